@@ -1,0 +1,1 @@
+"""The vocabulary every other part speaks: parcels, phases, the method contract, registry, random streams."""

@@ -1,0 +1,17 @@
+"""Errors that a user can act on: one line, what was wrong, where, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class FedVisageError(Exception):
+    """A mistake or a fault the user can do something about; the command line prints it as one line and exits with 2."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A hint naming the known word closest to `name`, or all of them when none is close."""
+    known = sorted(known)
+    close = get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"did you mean '{close[0]}'?" if close else f"known: {', '.join(known)}"

@@ -1,0 +1,44 @@
+"""One registry for everything pluggable: a name, the thing, and a test suite that runs over all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Generic, TypeVar
+
+from fedvisage.core.errors import FedVisageError, nearest
+
+T = TypeVar("T")
+
+
+class Registry(Mapping[str, T], Generic[T]):
+    """Names to things of one kind; asking for an unknown name says which known one is nearest."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self._items: dict[str, T] = {}
+
+    def register(self, name: str) -> Callable[[T], T]:
+        """Decorator that files the decorated thing under `name`."""
+
+        def add(item: T) -> T:
+            if name in self._items and self._items[name] is not item:
+                raise ValueError(f"{self.kind} '{name}' is registered twice")
+            self._items[name] = item
+            return item
+
+        return add
+
+    def __getitem__(self, name: str) -> T:
+        try:
+            return self._items[name]
+        except KeyError:
+            raise FedVisageError(f"unknown {self.kind} '{name}': {nearest(name, self._items)}") from None
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._items
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self._items))
+
+    def __len__(self) -> int:
+        return len(self._items)
