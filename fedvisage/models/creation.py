@@ -1,0 +1,87 @@
+"""Backbones by name: the registry, and how one is built with weights that depend on a generator alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import nn
+
+from fedvisage.core.errors import FedVisageError
+from fedvisage.core.registry import Registry
+from fedvisage.models.backbone import Backbone, BackboneMetadata
+
+Build = Callable[[int, int], Backbone]
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A registered backbone: how to build it for (image_size, embedding_size), and its metadata at its usual size."""
+
+    metadata: BackboneMetadata
+    build: Build
+
+
+BACKBONES: Registry[Architecture] = Registry("backbone")
+
+IMAGE_MULTIPLE = 16
+"""Every family halves the image four times."""
+
+
+def register_backbone(metadata: BackboneMetadata) -> Callable[[Build], Build]:
+    """Decorator that files a function of (image_size, embedding_size) under its metadata's name."""
+
+    def add(build: Build) -> Build:
+        BACKBONES.register(metadata.name)(Architecture(metadata, build))
+        return build
+
+    return add
+
+
+def create_backbone(
+    name: str,
+    *,
+    embedding_size: int | None = None,
+    image_size: int | None = None,
+    generator: torch.Generator | None = None,
+    device: str | torch.device = "cpu",
+) -> Backbone:
+    """A new backbone; its weights come from `generator` (None: seed 0) and never from the global random state.
+
+    Weights are drawn on the CPU, so a seed means the same on every device. On `device="meta"` there are shapes only.
+    """
+    backbone = build_on_meta(name, embedding_size=embedding_size, image_size=image_size)
+    device = torch.device(device)
+    if device.type == "meta":
+        return backbone
+    backbone.to_empty(device="cpu")
+    backbone.initialise(torch.Generator().manual_seed(0) if generator is None else generator)
+    return backbone.to(device)
+
+
+def build_on_meta(name: str, *, embedding_size: int | None = None, image_size: int | None = None) -> Backbone:
+    """The backbone `name` with shapes but no weights, and its metadata with the counts of this very network."""
+    architecture = BACKBONES[name]
+    usual = architecture.metadata
+    embedding_size = usual.embedding_size if embedding_size is None else embedding_size
+    image_size = usual.image_size if image_size is None else image_size
+    if embedding_size < 1:
+        raise FedVisageError(f"embedding_size is {embedding_size}: it must be at least 1")
+    if image_size < IMAGE_MULTIPLE or image_size % IMAGE_MULTIPLE:
+        raise FedVisageError(f"image_size is {image_size}: {name} takes multiples of {IMAGE_MULTIPLE}")
+    with torch.device("meta"):
+        backbone = architecture.build(image_size, embedding_size)
+    backbone.metadata = replace(
+        usual,
+        image_size=image_size,
+        embedding_size=embedding_size,
+        parameters=count(backbone)[0],
+        buffer_elements=count(backbone)[1],
+    )
+    return backbone
+
+
+def count(network: nn.Module) -> tuple[int, int]:
+    """Numbers of parameters (trained or not) and of buffer elements (BatchNorm's statistics and step counts)."""
+    return sum(p.numel() for p in network.parameters()), sum(b.numel() for b in network.buffers())

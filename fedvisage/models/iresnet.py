@@ -1,0 +1,156 @@
+"""IR networks: the improved residual network of ArcFace (Deng et al., CVPR 2019), pre-activated and without pooling.
+
+Layers carry the names of insightface's `arcface_torch`, so its state dicts load as they are. A block is BN, 3x3
+convolution, BN, PReLU, 3x3 convolution with the stride, BN, added to the (possibly projected) input; four stages halve
+the image each; the last map goes flat through BN, dropout (off, as published) and a linear layer to a BatchNorm
+whose weight stays 1. Weights start as published: convolutions from N(0, 0.1²), the linear layer uniform in
+±1/√fan_in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from fedvisage.models.backbone import Backbone, BackboneMetadata
+from fedvisage.models.creation import IMAGE_MULTIPLE, register_backbone
+
+
+class Block(nn.Module):
+    """One residual block: (N, C_in, H, W) to (N, C_out, H / stride, W / stride)."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.bn1 = nn.BatchNorm2d(inputs)
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(outputs)
+        self.prelu = nn.PReLU(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, stride, padding=1, bias=False)
+        self.bn3 = nn.BatchNorm2d(outputs)
+        self.downsample: nn.Module | None = None
+        if stride != 1 or inputs != outputs:
+            self.downsample = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Add what the block has learnt to its (projected) input."""
+        shortcut: Tensor = x if self.downsample is None else self.downsample(x)
+        residual: Tensor = self.bn3(self.conv2(self.prelu(self.bn2(self.conv1(self.bn1(x))))))
+        return residual + shortcut
+
+
+class IResNet(Backbone):
+    """An IR network with `blocks` and `widths` (channels) per stage; the stem is as wide as the first stage.
+
+    The published networks keep the image's size in the stem and halve it in the first stage; `stem_stride=2` halves it
+    in the stem instead. `memory_format` is how activations lie in memory; weights are always contiguous.
+    """
+
+    def __init__(
+        self,
+        image_size: int,
+        embedding_size: int,
+        *,
+        blocks: Sequence[int],
+        widths: Sequence[int] = (64, 128, 256, 512),
+        stem_stride: int = 1,
+        memory_format: torch.memory_format = torch.contiguous_format,
+    ) -> None:
+        super().__init__()
+        self.memory_format = memory_format
+        self.conv1 = nn.Conv2d(3, widths[0], 3, stem_stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(widths[0])
+        self.prelu = nn.PReLU(widths[0])
+        strides = (2 // stem_stride, 2, 2, 2)
+        self.layer1, self.layer2, self.layer3, self.layer4 = (
+            nn.Sequential(Block(inputs, outputs, stride), *(Block(outputs, outputs, 1) for _ in range(depth - 1)))
+            for depth, stride, (inputs, outputs) in zip(blocks, strides, pairwise((widths[0], *widths)), strict=True)
+        )
+        self.bn2 = nn.BatchNorm2d(widths[-1])
+        self.dropout = nn.Dropout(p=0.0)
+        self.fc = nn.Linear(widths[-1] * (image_size // IMAGE_MULTIPLE) ** 2, embedding_size)
+        self.features = nn.BatchNorm1d(embedding_size)
+        self.features.weight.requires_grad_(False)
+
+    def initialise_weight(self, layer: nn.Conv2d | nn.Linear, generator: torch.Generator) -> None:
+        """N(0, 0.1²) for convolutions, uniform in ±1/√fan_in for the linear layer."""
+        if isinstance(layer, nn.Linear):
+            bound = layer.in_features**-0.5
+            layer.weight.uniform_(-bound, bound, generator=generator)
+        else:
+            layer.weight.normal_(0.0, 0.1, generator=generator)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Images (N, 3, H, W) to embeddings (N, d)."""
+        x = self.prelu(self.bn1(self.conv1(x.contiguous(memory_format=self.memory_format))))
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        embedding: Tensor = self.features(self.fc(self.dropout(self.bn2(x).flatten(1))))
+        return embedding
+
+
+def published(name: str, depth: int, parameters: int, buffer_elements: int) -> BackboneMetadata:
+    """Metadata of an IR network that `arcface_torch` has too."""
+    return BackboneMetadata(
+        name=name,
+        description=f"IR-{depth} for 112x112 faces; arcface_torch's iresnet{depth}",
+        source="Deng et al., ArcFace, CVPR 2019; layer names of deepinsight/insightface arcface_torch",
+        licence="code Apache-2.0; weights trained elsewhere keep their own terms",
+        image_size=112,
+        embedding_size=512,
+        parameters=parameters,
+        buffer_elements=buffer_elements,
+    )
+
+
+@register_backbone(published("ir-18", 18, 24_025_600, 14_751))
+def ir_18(image_size: int, embedding_size: int) -> Backbone:
+    """IR-18."""
+    return IResNet(image_size, embedding_size, blocks=(2, 2, 2, 2))
+
+
+@register_backbone(published("ir-34", 34, 34_139_328, 25_911))
+def ir_34(image_size: int, embedding_size: int) -> Backbone:
+    """IR-34."""
+    return IResNet(image_size, embedding_size, blocks=(3, 4, 6, 3))
+
+
+@register_backbone(published("ir-50", 50, 43_590_848, 38_223))
+def ir_50(image_size: int, embedding_size: int) -> Backbone:
+    """IR-50."""
+    return IResNet(image_size, embedding_size, blocks=(3, 4, 14, 3))
+
+
+@register_backbone(published("ir-100", 100, 65_156_160, 69_786))
+def ir_100(image_size: int, embedding_size: int) -> Backbone:
+    """IR-100."""
+    return IResNet(image_size, embedding_size, blocks=(3, 13, 30, 3))
+
+
+@register_backbone(
+    BackboneMetadata(
+        name="ir-tiny",
+        description="a small IR network that trains on a CPU, at 32 to 64 pixels",
+        source="this project; the family of Deng et al., ArcFace, CVPR 2019",
+        licence="code Apache-2.0",
+        image_size=32,
+        embedding_size=128,
+        parameters=374_224,
+        buffer_elements=2_226,
+    )
+)
+def ir_tiny(image_size: int, embedding_size: int) -> Backbone:
+    """One block per stage, a quarter of the width, and the first halving moved into the stem.
+
+    That move doubles the images per second of a training step at 32 to 64 pixels, and channels-last activations add
+    another 20 to 40 per cent (one thread of an AVX2 CPU).
+    """
+    return IResNet(
+        image_size,
+        embedding_size,
+        blocks=(1, 1, 1, 1),
+        widths=(16, 32, 64, 128),
+        stem_stride=2,
+        memory_format=torch.channels_last,
+    )
