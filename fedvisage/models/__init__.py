@@ -1,7 +1,25 @@
 """Backbones: networks from face images to embeddings, each registered with its metadata."""
 
-from fedvisage.models import iresnet as _iresnet  # noqa: F401  (registers its networks)
 from fedvisage.models.backbone import Backbone, BackboneMetadata
 from fedvisage.models.creation import BACKBONES, Architecture, create_backbone
+from fedvisage.models.files import load_arcface_torch, load_model, read_model_metadata, save_model
+from fedvisage.models.iresnet import IResNet
+from fedvisage.models.mobilefacenet import MobileFaceNet
+from fedvisage.models.resnet import ResNet
+from fedvisage.models.sphere import Sphere
 
-__all__ = ["BACKBONES", "Architecture", "Backbone", "BackboneMetadata", "create_backbone"]
+__all__ = [
+    "BACKBONES",
+    "Architecture",
+    "Backbone",
+    "BackboneMetadata",
+    "IResNet",
+    "MobileFaceNet",
+    "ResNet",
+    "Sphere",
+    "create_backbone",
+    "load_arcface_torch",
+    "load_model",
+    "read_model_metadata",
+    "save_model",
+]

@@ -27,6 +27,8 @@ BACKBONES: Registry[Architecture] = Registry("backbone")
 
 IMAGE_MULTIPLE = 16
 """Every family halves the image four times."""
+LARGEST_IMAGE = 1024
+LARGEST_EMBEDDING = 16_384
 
 
 def register_backbone(metadata: BackboneMetadata) -> Callable[[Build], Build]:
@@ -66,10 +68,12 @@ def build_on_meta(name: str, *, embedding_size: int | None = None, image_size: i
     usual = architecture.metadata
     embedding_size = usual.embedding_size if embedding_size is None else embedding_size
     image_size = usual.image_size if image_size is None else image_size
-    if embedding_size < 1:
-        raise FedVisageError(f"embedding_size is {embedding_size}: it must be at least 1")
-    if image_size < IMAGE_MULTIPLE or image_size % IMAGE_MULTIPLE:
-        raise FedVisageError(f"image_size is {image_size}: {name} takes multiples of {IMAGE_MULTIPLE}")
+    if not 1 <= embedding_size <= LARGEST_EMBEDDING:
+        raise FedVisageError(f"embedding_size is {embedding_size}: it must be from 1 to {LARGEST_EMBEDDING}")
+    if image_size not in range(IMAGE_MULTIPLE, LARGEST_IMAGE + 1, IMAGE_MULTIPLE):
+        raise FedVisageError(
+            f"image_size is {image_size}: {name} takes multiples of {IMAGE_MULTIPLE} up to {LARGEST_IMAGE}"
+        )
     with torch.device("meta"):
         backbone = architecture.build(image_size, embedding_size)
     backbone.metadata = replace(

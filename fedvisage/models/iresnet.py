@@ -4,7 +4,7 @@ Layers carry the names of insightface's `arcface_torch`, so its state dicts load
 convolution, BN, PReLU, 3x3 convolution with the stride, BN, added to the (possibly projected) input; four stages halve
 the image each; the last map goes flat through BN, dropout (off, as published) and a linear layer to a BatchNorm
 whose weight stays 1. Weights start as published: convolutions from N(0, 0.1²), the linear layer uniform in
-±1/√fan_in.
+±1/√fan_in (its bias, which the BatchNorm cancels, at zero).
 """
 
 from __future__ import annotations
