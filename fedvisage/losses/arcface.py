@@ -37,7 +37,7 @@ def arcface(
         logits = scaled_cosines(features, class_embeddings, scale)
         index = labels[:, None]
         cosine = logits.gather(1, index) / scale
-        logits.scatter_add_(1, index, scale * (add_angle(cosine, margin) - cosine))
+        logits = logits.scatter_add(1, index, scale * (add_angle(cosine, margin) - cosine))
         return functional.cross_entropy(logits, labels, reduction=reduction)
 
 
