@@ -58,7 +58,7 @@ def all_pairs_verification(
             "verification needs both kinds"
         )
     allowed = [allowed_accepts(far, impostor_count) for far in fars]
-    top = _Largest(min(max(allowed) + 1, impostor_count))
+    top = Largest(min(max(allowed) + 1, impostor_count))
     parts = []
     for same, different in pair_scores(embeddings, labels, block=block, dtype=dtype):
         parts.append(same)
@@ -124,7 +124,7 @@ def score_blocks(
             yield unit[row : row + block] @ unit[column : column + block].T, identities[i], identities[j]
 
 
-class _Largest:
+class Largest:
     """The `size` largest of the values added so far."""
 
     def __init__(self, size: int) -> None:

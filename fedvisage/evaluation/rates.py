@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedvisage.core.errors import FedVisageError
 from fedvisage.evaluation import _checks as checks
-from fedvisage.evaluation._checks import Floats
+from fedvisage.evaluation._checks import Bools, Floats
 from fedvisage.evaluation.curves import accept_counts, corners
 
 Convention = Literal["exact", "nearest", "facepy", "histogram", "interpolated"]
@@ -94,8 +94,12 @@ def unresolved(far: Any, impostors: int) -> Rate:
 
 def above(genuine: Floats, threshold: float, far: Any, false: int, impostors: int) -> Rate:
     """The rate of genuine scores (P,) strictly above a threshold that `false` of the impostors exceed."""
-    value = np.count_nonzero(genuine > threshold) / genuine.size
+    value = _share(genuine > threshold)
     return Rate(value, float(threshold), float(far), 1 / impostors, None, false / impostors)
+
+
+def _share(hit: Bools) -> float:
+    return int(np.count_nonzero(hit)) / hit.size
 
 
 def _exact(genuine: Floats, impostor: Floats, far: Any) -> Rate:
@@ -108,8 +112,7 @@ def _exact(genuine: Floats, impostor: Floats, far: Any) -> Rate:
 
 
 def _at_least(genuine: Floats, impostor: Floats, far: Any, threshold: float) -> Rate:
-    value = np.count_nonzero(genuine >= threshold) / genuine.size
-    measured = np.count_nonzero(impostor >= threshold) / impostor.size
+    value, measured = _share(genuine >= threshold), _share(impostor >= threshold)
     return Rate(value, threshold, float(far), 1 / impostor.size, None, measured, ">=")
 
 

@@ -54,8 +54,7 @@ def kfold_accuracy(
     rule="best": the best accuracy of any threshold on all pairs at once, as in opensphere: not cross-validated, so
         optimistic; `folds` is not used, and thresholds and per_fold have one entry (the lowest of equally good ones).
     """
-    measure, _ = checks.choice("accuracy rule", rule, _RULES)
-    return kfold_accuracy_from_scores(measure(a, b), same, folds, rule=rule)
+    return kfold_accuracy_from_scores(measure(a, b, rule), same, folds, rule=rule)
 
 
 def kfold_accuracy_from_scores(
@@ -71,6 +70,17 @@ def kfold_accuracy_from_scores(
         raise FedVisageError(f"{values.size} pairs cannot be cut into {folds} folds")
     result: Accuracy = evaluate(values, genuine, int(folds))
     return result
+
+
+def measure(a: ArrayLike, b: ArrayLike, rule: Rule) -> Floats:
+    """What the rule compares for the pairs of `a` and `b` (N, d): squared distances or cosines, (N,)."""
+    result: Floats = checks.choice("accuracy rule", rule, _RULES)[0](a, b)
+    return result
+
+
+def accepted(scores: Floats, threshold: Floats, rule: Rule) -> Bools:
+    """Whether the rule calls pairs with these scores (N,) the same person at these thresholds (N,)."""
+    return scores > threshold if rule == "cosine" else scores < threshold
 
 
 def fold_sizes(pairs: int, folds: int) -> Ints:
@@ -90,7 +100,7 @@ def cosines(a: ArrayLike, b: ArrayLike) -> Floats:
     return _pairwise(a, b, lambda left, right: np.sum(np.multiply(left, right, out=left), axis=1))
 
 
-def _pairwise(a: ArrayLike, b: ArrayLike, measure: Callable[[Floats, Floats], Floats]) -> Floats:
+def _pairwise(a: ArrayLike, b: ArrayLike, compare: Callable[[Floats, Floats], Floats]) -> Floats:
     left, right = checks.embeddings("a", a), checks.embeddings("b", b)
     if left.shape != right.shape:
         raise FedVisageError(f"the two sides of the pairs differ in shape: a is {left.shape}, b is {right.shape}")
@@ -100,7 +110,7 @@ def _pairwise(a: ArrayLike, b: ArrayLike, measure: Callable[[Floats, Floats], Fl
             rows = slice(start, start + checks.ROWS)
             left_unit, a_length[rows] = checks.unit_block(left[rows])
             right_unit, b_length[rows] = checks.unit_block(right[rows])
-            result[rows] = measure(left_unit, right_unit)
+            result[rows] = compare(left_unit, right_unit)
     checks.check_lengths("a", a_length)
     checks.check_lengths("b", b_length)
     return result
