@@ -3,8 +3,10 @@
 Layers carry the names of insightface's `arcface_torch`, so its state dicts load as they are. A block is BN, 3x3
 convolution, BN, PReLU, 3x3 convolution with the stride, BN, added to the (possibly projected) input; four stages halve
 the image each; the last map goes flat through BN, dropout (off, as published) and a linear layer to a BatchNorm
-whose weight stays 1. Weights start as published: convolutions from N(0, 0.1²), the linear layer uniform in
-±1/√fan_in (its bias, which the BatchNorm cancels, at zero).
+whose weight stays 1.
+
+Convolutions start He-normal over their outputs, as in the IR code of face.evoLVe and TFace. `arcface_torch` draws from
+N(0, 0.1²) instead, with which a fresh IR-100 overflows in evaluation mode, before BatchNorm has seen any statistics.
 """
 
 from __future__ import annotations
@@ -75,12 +77,12 @@ class IResNet(Backbone):
         self.features.weight.requires_grad_(False)
 
     def initialise_weight(self, layer: nn.Conv2d | nn.Linear, generator: torch.Generator) -> None:
-        """N(0, 0.1²) for convolutions, uniform in ±1/√fan_in for the linear layer."""
+        """He-normal over the outputs for convolutions, uniform in ±1/√fan_in for the linear layer."""
         if isinstance(layer, nn.Linear):
             bound = layer.in_features**-0.5
             layer.weight.uniform_(-bound, bound, generator=generator)
         else:
-            layer.weight.normal_(0.0, 0.1, generator=generator)
+            nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu", generator=generator)
 
     def forward(self, x: Tensor) -> Tensor:
         """Images (N, 3, H, W) to embeddings (N, d)."""
