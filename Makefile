@@ -1,0 +1,35 @@
+# pip and venv only. The constraints pin what the tests were run with; torch's pin takes its CPU build.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: setup demo smoke test lint types bench clean
+
+setup: .venv/installed
+
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,track]"
+	touch $@
+
+demo: setup
+	$(BIN)/fedvisage run demo --fresh
+
+smoke: setup
+	$(BIN)/fedvisage run smoke --fresh
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: setup
+	$(BIN)/mypy
+
+test: lint types
+	$(BIN)/pytest
+
+bench: setup
+	$(BIN)/python -m benchmarks $(if $(FULL),--full)
+
+clean:
+	rm -rf .venv runs .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,49 @@
+"""The `fedvisage` command. Errors a user can act on are one line on stderr and exit code 2."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import typer
+
+from fedvisage.cli import data, evaluate, listings, plan, report, run
+from fedvisage.core.errors import FedVisageError
+
+app = typer.Typer(
+    help="Train face-recognition models across parties whose face images never leave them.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.command("run")(run.run_command)
+app.command("evaluate")(evaluate.evaluate_command)
+app.command("report")(report.report_command)
+app.command("plan")(plan.plan_command)
+app.command("methods")(listings.methods_command)
+app.command("models")(listings.models_command)
+app.add_typer(data.app, name="data", help="Make, look at and describe face data.")
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    sys.exit(guarded(lambda: app(standalone_mode=True)))
+
+
+def guarded(command: Callable[[], Any]) -> int:
+    """Run a command; a user's mistake becomes one line and exit code 2, a closed pipe is no mistake."""
+    try:
+        command()
+    except FedVisageError as error:
+        print(f"fedvisage: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("fedvisage: interrupted; a run goes on with --resume", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return 0

@@ -1,0 +1,50 @@
+"""How results are shown: tables for people, JSON for machines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+def show_json(value: Any) -> None:
+    """One JSON document on standard output."""
+    print(json.dumps(value, indent=1))
+
+
+def show_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> None:
+    """A table on standard output; columns after the first are aligned right when they hold numbers."""
+    table = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    rows = [list(row) for row in rows]
+    for index, column in enumerate(columns):
+        numeric = bool(rows) and all(row[index][:1].isdigit() or row[index] in ("", "-", "nan") for row in rows)
+        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)
+
+
+def score_rows(scores: Mapping[str, Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Columns and rows of the scores of some models."""
+    fars = sorted({far for score in scores.values() for far in score["tar"]}, key=float, reverse=True)
+    columns = ["model", "accuracy", *(f"TAR@FAR {far}" for far in fars)]
+    rows = []
+    for name, score in scores.items():
+        accuracy = f"{100 * score['accuracy']:.2f}" if "accuracy" in score else "-"
+        rows.append([name, accuracy, *(f"{100 * score['tar'][far]:.2f}" for far in fars)])
+    return columns, rows
+
+
+def size(count: float) -> str:
+    """Bytes for people."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(count) < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"

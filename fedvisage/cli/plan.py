@@ -1,0 +1,26 @@
+"""`fedvisage plan`: what a run will cost, from the recipe alone."""
+
+from __future__ import annotations
+
+from fedvisage.cli.output import Json, show_json, show_table, size
+from fedvisage.cli.run import Changes, RecipeArgument
+from fedvisage.config import load_recipe, parse_change
+from fedvisage.planning import make_plan
+
+
+def plan_command(recipe: RecipeArgument, changes: Changes = None, as_json: Json = False) -> None:
+    """Say how many bytes cross per round and party, how much memory is needed, and how large the network is."""
+    plan = make_plan(load_recipe(recipe, dict(map(parse_change, changes or []))))
+    if as_json:
+        show_json(plan)
+        return
+    model, totals = plan["backbone"], plan["totals"]
+    print(f"{plan['recipe']}: {plan['method']} over {plan['parties']} parties, {plan['rounds']} rounds")
+    print(f"backbone {model['name']}: {model['parameters']:,} parameters, {model['travelling']:,} travel\n")
+    rows = [
+        [row["phase"], row["direction"], row["group"], row["how"], size(row["bytes"])]
+        for row in plan["wire"]
+    ]
+    show_table(["phase", "direction", "group", "how", "bytes per party"], rows)
+    print(f"\nper round and party: {size(totals['down'])} down, {size(totals['up'])} up; whole run {size(totals['run'])}")
+    print(f"memory: server {size(plan['memory']['server'])}, party {size(plan['memory']['party'])} (tensors; batches estimated)")

@@ -1,0 +1,87 @@
+"""`fedvisage run`: train, compare and report, with progress."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from fedvisage.cli.output import Json, score_rows, show_json, show_table
+from fedvisage.config import load_recipe, parse_change
+from fedvisage.core.errors import FedVisageError
+from fedvisage.federation import Event
+from fedvisage.run import run
+
+Changes = Annotated[list[str] | None, typer.Option("--set", help="Change a value, as section.key=value; repeatable.")]
+RecipeArgument = Annotated[str, typer.Argument(help="A shipped recipe (demo, smoke) or a TOML file.")]
+
+
+def run_command(
+    recipe: RecipeArgument,
+    out: Annotated[Path | None, typer.Option(help="Run folder; runs/<name> by default.")] = None,
+    changes: Changes = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Remove an earlier run in the folder first.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Run a recipe: prepare faces, train, compare, score, and write a run folder with a report page."""
+    if resume and fresh:
+        raise FedVisageError("--resume and --fresh contradict each other")
+    chosen = load_recipe(recipe, dict(map(parse_change, changes or [])))
+    with ProgressBars(quiet=as_json) as bars:
+        result = run(chosen, out, resume=resume, fresh=fresh, watch=bars.watch)
+    if as_json:
+        show_json({"folder": str(result.folder), "report": str(result.report_path), "models": result.scores})
+        return
+    show_table(*score_rows(result.scores), title=f"Identities nobody trained on ({chosen.name}, seed {chosen.seed})")
+    print(f"\nreport: {result.report_path}")
+
+
+class ProgressBars:
+    """A bar over rounds and one over the parties of the present exchange; a line per round where there is no terminal."""
+
+    def __init__(self, quiet: bool = False) -> None:
+        self._console = Console(stderr=True, quiet=quiet)
+        columns = (TextColumn("{task.description:<34}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        self._progress = Progress(*columns, TextColumn("{task.fields[note]}"), console=self._console)
+        self._tasks: dict[str, TaskID] = {}
+        self._live = sys.stderr.isatty() and not quiet
+
+    def __enter__(self) -> ProgressBars:
+        if self._live:
+            self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live:
+            self._progress.stop()
+
+    def watch(self, event: Event) -> None:
+        """Show an event."""
+        note = "  ".join(f"{name} {value:.3f}" for name, value in event.numbers.items() if name not in _COUNTS)
+        if event.verdict:
+            self._console.print(f"  {event.party} not counted in round {event.round}: {event.verdict}", markup=False)
+        if event.kind == "absorbed" and not self._live:
+            self._console.print(f"{event.phase:<24} {event.round}/{event.rounds}  {note}", markup=False, highlight=False)
+        if self._live:
+            self._draw(event, note)
+
+    def _draw(self, event: Event, note: str) -> None:
+        if event.kind == "absorbed":
+            task = self._task(event.phase, event.rounds)
+            self._progress.update(task, completed=event.round, note=note)
+        elif event.kind in ("planned", "answer"):
+            task = self._task("parties", event.total)
+            self._progress.update(task, completed=event.done, total=event.total, note=event.party)
+
+    def _task(self, name: str, total: int) -> TaskID:
+        if name not in self._tasks:
+            self._tasks[name] = self._progress.add_task(name, total=total, note="")
+        return self._tasks[name]
+
+
+_COUNTS = ("samples", "classes")

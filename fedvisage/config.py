@@ -1,0 +1,283 @@
+"""A run as data: TOML in, frozen validated models, resolved TOML out.
+
+Unknown keys are errors that name the nearest known key. `[method]` is checked later, by the method itself, since this
+module knows nothing of the methods.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from fedvisage.core.errors import FedVisageError, nearest
+
+Share = Annotated[float, Field(gt=0, le=1)]
+Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0)]
+NotNegative = Annotated[float, Field(ge=0)]
+
+
+class Section(BaseModel):
+    """A table of a recipe: frozen, and nothing unknown in it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Faces(Section):
+    """Where the images come from: the built-in generator, or a folder written by `fedvisage data`."""
+
+    source: str = "synthetic"
+    size: Annotated[int, Field(ge=16, le=1024)] = 48
+    identities: Count = 300
+    images_per_identity: Annotated[int, Field(ge=2)] = 20
+    domain: str = "daylight"
+    seed: int = 0
+
+
+class Partition(Section):
+    """Which identities are public, which belong to which party, and which nobody trains on."""
+
+    public: Annotated[int, Field(ge=0)] = 0
+    test: Annotated[int, Field(ge=0)] = 0
+    validators: Annotated[int, Field(ge=0)] = 0
+    identities_per_validator: Count = 20
+    parties: Annotated[int, Field(ge=0)] = 8
+    sizes: Literal["equal", "log-normal"] = "equal"
+    identities_per_party: Count | None = None
+    """With equal sizes; by default the remaining identities are shared out evenly."""
+    held_out: Annotated[float, Field(ge=0, lt=1)] = 0.2
+    """Share of each person's images that the party keeps for its own evaluation."""
+
+
+class Backbone(Section):
+    """The network."""
+
+    name: str = "ir-tiny"
+    embedding_size: Count | None = None
+
+
+class Training(Section):
+    """Local work: loss, optimiser, batches, augmentation."""
+
+    loss: str = "cosface"
+    scale: Positive | None = None
+    margin: NotNegative | None = None
+    batch_size: Annotated[int, Field(ge=2)] = 32
+    epochs: Count | None = None
+    steps: Count | None = None
+    learning_rate: Positive = 0.05
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    weight_decay: NotNegative = 5e-4
+    schedule: Literal["constant", "steps", "cosine"] = "constant"
+    milestones: tuple[Count, ...] = ()
+    """Rounds (epochs in pre-training) after which the rate is multiplied by `decay`."""
+    decay: Positive = 0.1
+    optimiser_state: Literal["reset", "keep"] = "reset"
+    flip: bool = True
+    crop: Annotated[int, Field(ge=0)] = 0
+    """Largest shift in pixels of the random crop."""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    prefetch: Annotated[int, Field(ge=0)] = 0
+    """Batches prepared ahead in a thread."""
+
+    @model_validator(mode="after")
+    def _one_amount(self) -> Training:
+        if self.epochs is not None and self.steps is not None:
+            raise ValueError("give epochs or steps, not both")
+        return self
+
+    @property
+    def local_epochs(self) -> int | None:
+        """Epochs of local work; one where nothing is said, None where it is counted in steps."""
+        return None if self.steps is not None else self.epochs or 1
+
+
+class Pretrain(Training):
+    """Training of the start model on public identities before the federation; 0 epochs for none."""
+
+    epochs: Annotated[int, Field(ge=0)] = 0
+
+
+class Guard(Section):
+    """What an answer must satisfy to be counted, besides its shapes and finite values."""
+
+    norm_bound: Positive | None = None
+    """Largest accepted norm of a backbone update."""
+    norm_multiple: Positive | None = 20.0
+    """Or: this many times the median norm accepted in earlier rounds."""
+    max_samples: Count = 100_000_000
+
+
+class Federation(Section):
+    """Rounds, participation, aggregation and how the in-process transport uses this machine."""
+
+    rounds: Count = 10
+    participation: Share = 1.0
+    quorum: Share = 0.5
+    weighting: str | None = None
+    """`samples`, `equal` or another registered one; by default the method's own choice."""
+    aggregation: Literal["mean", "median", "trimmed-mean", "norm-clipping"] = "mean"
+    trim: Annotated[float, Field(ge=0, lt=0.5)] = 0.1
+    clip: Positive | None = None
+    batchnorm: Literal["average", "local", "recalibrate"] = "average"
+    keep_local: bool = False
+    evaluate_every: Annotated[int, Field(ge=0)] = 0
+    """Rounds between evaluations at the parties; 0 for none."""
+    workers: Annotated[int, Field(ge=0)] = 0
+    """Worker processes; 0 for one per core (or GPU), 1 for none besides the main one."""
+    threads_per_party: Count = 1
+    threads: Count = 1
+    """Threads for work that is not split over parties: pre-training, pooled training, scoring."""
+    timeout: Positive | None = None
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    guard: Guard = Guard()
+
+    @model_validator(mode="after")
+    def _clip_needs_a_bound(self) -> Federation:
+        if self.aggregation == "norm-clipping" and self.clip is None:
+            raise ValueError("norm-clipping needs 'clip', the norm to clip updates to")
+        return self
+
+
+class Evaluation(Section):
+    """Scores on identities nobody trained on."""
+
+    pairs: Annotated[int, Field(ge=0)] = 3000
+    fars: tuple[Share, ...] = (1e-1, 1e-2, 1e-3)
+    flip: bool = True
+    every: Annotated[int, Field(ge=0)] = 0
+    """Rounds between scores of the global model while training; 0 for the end only."""
+
+
+class Recipe(Section):
+    """Everything a run needs; running the same recipe again gives the same bits."""
+
+    name: str = "run"
+    seed: int = 1
+    description: str = ""
+    faces: Faces = Faces()
+    partition: Partition = Partition()
+    backbone: Backbone = Backbone()
+    pretrain: Pretrain = Pretrain()
+    training: Training = Training()
+    method: dict[str, Any] = {"name": "fedavg"}
+    federation: Federation = Federation()
+    evaluation: Evaluation = Evaluation()
+    compare: tuple[str, ...] = ()
+    """Methods run on the same start and budget for comparison, such as `alone` and `central`."""
+    track: tuple[Literal["tensorboard", "mlflow"], ...] = ()
+
+    @model_validator(mode="after")
+    def _method_has_a_name(self) -> Recipe:
+        if not isinstance(self.method.get("name"), str):
+            raise ValueError('[method] needs a name, such as name = "fedavg"')
+        return self
+
+
+def shipped_recipes() -> tuple[str, ...]:
+    """Names of the recipes that come with the package."""
+    folder = resources.files("fedvisage") / "recipes"
+    return tuple(sorted(entry.name[:-5] for entry in folder.iterdir() if entry.name.endswith(".toml")))
+
+
+def load_recipe(source: str | Path, changes: Mapping[str, Any] | None = None) -> Recipe:
+    """The recipe of a shipped name or a TOML file, with `changes` such as {"federation.rounds": 5} on top."""
+    text, where = _read(str(source))
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise FedVisageError(f"recipe {where} is not valid TOML: {error}") from error
+    for path, value in (changes or {}).items():
+        _put(table, path, value)
+    return validated(Recipe, table, f"recipe {where}")
+
+
+def parse_change(text: str) -> tuple[str, Any]:
+    """`a.b=c` from the command line; c is TOML where it parses as such, else a string."""
+    path, found, value = text.partition("=")
+    if not found or not path:
+        raise FedVisageError(f"--set {text}: write it as section.key=value")
+    try:
+        return path.strip(), tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return path.strip(), value.strip()
+
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def validated(model: type[Model], table: Mapping[str, Any], where: str) -> Model:
+    """`model` made from `table`; the first thing wrong becomes one clear line."""
+    try:
+        return model.model_validate(table)
+    except ValidationError as error:
+        first = error.errors()[0]
+        path = ".".join(str(part) for part in first["loc"])
+        if first["type"] == "extra_forbidden":
+            known = _known(model, first["loc"][:-1])
+            raise FedVisageError(f"{where}: unknown key '{path}': {nearest(str(first['loc'][-1]), known)}") from None
+        message = first["msg"].removeprefix("Value error, ")
+        raise FedVisageError(f"{where}: {path + ': ' if path else ''}{message}") from None
+
+
+def to_toml(recipe: BaseModel) -> str:
+    """The recipe with every value spelt out, as TOML."""
+    lines: list[str] = []
+    _write(recipe.model_dump(mode="json", exclude_none=True), "", lines)
+    return "\n".join(lines).lstrip("\n") + "\n"
+
+
+def _read(source: str) -> tuple[str, str]:
+    if source in shipped_recipes():
+        return (resources.files("fedvisage") / "recipes" / f"{source}.toml").read_text("utf-8"), f"'{source}'"
+    path = Path(source)
+    if not path.is_file():
+        hint = nearest(source, shipped_recipes())
+        raise FedVisageError(f"no recipe '{source}': neither a file nor a shipped recipe ({hint})")
+    try:
+        return path.read_text("utf-8"), str(path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise FedVisageError(f"cannot read recipe {path}: {error}") from error
+
+
+def _put(table: dict[str, Any], path: str, value: Any) -> None:
+    *parents, key = path.split(".")
+    for parent in parents:
+        table = table.setdefault(parent, {})
+        if not isinstance(table, dict):
+            raise FedVisageError(f"cannot set '{path}': '{parent}' is not a section")
+    table[key] = value
+
+
+def _known(model: type[BaseModel], path: tuple[Any, ...]) -> list[str]:
+    for part in path:
+        kind = model.model_fields[str(part)].annotation
+        if not (isinstance(kind, type) and issubclass(kind, BaseModel)):
+            return []
+        model = kind
+    return list(model.model_fields)
+
+
+def _write(table: Mapping[str, Any], path: str, lines: list[str]) -> None:
+    for key, value in table.items():
+        if not isinstance(value, dict):
+            lines.append(f"{key} = {_literal(value)}")
+    for key, value in table.items():
+        if isinstance(value, dict):
+            inner = f"{path}.{key}" if path else key
+            lines += ["", f"[{inner}]"]
+            _write(value, inner, lines)
+
+
+def _literal(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_literal, value)) + "]"
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)

@@ -1,0 +1,175 @@
+"""Tensors and text as bytes and back: the safetensors layout, without pickle and without copies.
+
+The same few functions serve checkpoints, party state and the wire. `pack` yields pieces that can be written one after
+the other; `unpack` gives tensors that look into the buffer it was handed, after checking every offset against it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedvisage.core.errors import FedVisageError
+
+DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+CODES = {dtype: code for code, dtype in DTYPES.items()}
+HEADER_LIMIT = 100_000_000
+
+State = dict[str, Any]
+"""Plain data: nested dicts of tensors, numbers, strings, booleans, None and lists of those."""
+
+
+def tensor_bytes(tensor: Tensor) -> memoryview:
+    """The bytes of a tensor, without a copy where it is contiguous on the CPU."""
+    flat: Any = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return memoryview(flat)
+
+
+def pack(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> list[bytes | memoryview]:
+    """A safetensors file as pieces: header first, then each tensor's bytes."""
+    header: dict[str, Any] = {"__metadata__": dict(metadata)}
+    pieces: list[bytes | memoryview] = []
+    offset = 0
+    for name, tensor in tensors.items():
+        if tensor.dtype not in CODES:
+            raise FedVisageError(f"tensor '{name}' has dtype {tensor.dtype}, which cannot be stored")
+        piece = tensor_bytes(tensor)
+        header[name] = {
+            "dtype": CODES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [offset, offset + len(piece)],
+        }
+        offset += len(piece)
+        pieces.append(piece)
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return [len(text).to_bytes(8, "little"), text, *pieces]
+
+
+def unpack(buffer: bytearray | memoryview) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Tensors (views into `buffer`, which must be writable) and metadata; a ValueError says what is wrong with it."""
+    view = memoryview(buffer)
+    if len(view) < 8:
+        raise ValueError("shorter than its own header")
+    length = int.from_bytes(view[:8], "little")
+    if length > min(HEADER_LIMIT, len(view) - 8):
+        raise ValueError("header runs past the end")
+    try:
+        header = json.loads(bytes(view[8 : 8 + length]))
+    except (ValueError, RecursionError) as error:
+        raise ValueError("header is not JSON") from error
+    if not isinstance(header, dict):
+        raise ValueError("header is not a table")
+    metadata = header.pop("__metadata__", {})
+    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+        raise ValueError("metadata is not a table of strings")
+    data = view[8 + length :]
+    return {name: _view(name, entry, data) for name, entry in header.items()}, metadata
+
+
+def _view(name: str, entry: Any, data: memoryview) -> Tensor:
+    try:
+        dtype, shape, (first, last) = DTYPES[entry["dtype"]], entry["shape"], entry["data_offsets"]
+        sizes = [*shape, first, last]
+        sound = all(type(size) is int and size >= 0 for size in sizes)
+    except (TypeError, KeyError, ValueError) as error:
+        raise ValueError(f"entry of tensor '{name}' is malformed") from error
+    if not sound or last > len(data) or last - first != math.prod(shape) * dtype.itemsize:
+        raise ValueError(f"tensor '{name}' does not fit the bytes that hold it")
+    if first == last:
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(data[first:last], dtype=torch.uint8).view(dtype).reshape(shape)
+
+
+def flatten(tree: State) -> tuple[dict[str, Tensor], Any]:
+    """A state's tensors by path, and the rest of it as JSON data in which each tensor is `{"$": path}`."""
+    tensors: dict[str, Tensor] = {}
+
+    def walk(node: Any, path: str) -> Any:
+        if isinstance(node, Tensor):
+            tensors[path] = node
+            return {"$": path}
+        if isinstance(node, Mapping):
+            return {str(key): walk(value, f"{path}/{key}" if path else str(key)) for key, value in node.items()}
+        if isinstance(node, list | tuple):
+            return [walk(value, f"{path}/{index}") for index, value in enumerate(node)]
+        if node is None or isinstance(node, str | bool | int | float):
+            return node
+        raise FedVisageError(
+            f"state entry '{path}' is a {type(node).__name__}; state holds plain data and tensors only"
+        )
+
+    return tensors, walk(tree, "")
+
+
+def unflatten(tensors: Mapping[str, Tensor], rest: Any) -> Any:
+    """The inverse of `flatten`."""
+    if isinstance(rest, dict):
+        if set(rest) == {"$"}:
+            return tensors[rest["$"]]
+        return {key: unflatten(tensors, value) for key, value in rest.items()}
+    if isinstance(rest, list):
+        return [unflatten(tensors, value) for value in rest]
+    return rest
+
+
+def write_atomically(path: Path, pieces: Iterable[bytes | memoryview], durable: bool = True) -> None:
+    """Write a whole file or nothing: a temporary beside it, then a rename. On a full disk the old file stays."""
+    handle, temporary = -1, ""
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with open(handle, "wb", buffering=0) as file:
+            for piece in pieces:
+                view = memoryview(piece)
+                while len(view):
+                    view = view[file.write(view) :]
+            if durable:
+                os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        if temporary:
+            Path(temporary).unlink(missing_ok=True)
+        raise FedVisageError(
+            f"cannot write {path}: {error.strerror or error}; what was there before is kept"
+        ) from error
+
+
+def save_state(path: Path, state: State, durable: bool = True) -> None:
+    """Write a state as one safetensors file, atomically."""
+    tensors, rest = flatten(state)
+    write_atomically(path, pack(tensors, {"state": json.dumps(rest)}), durable)
+
+
+def load_state(path: Path) -> State:
+    """Read a state written by `save_state`."""
+    try:
+        buffer = bytearray(path.read_bytes())
+    except OSError as error:
+        raise FedVisageError(f"cannot read {path}: {error.strerror}") from error
+    try:
+        tensors, metadata = unpack(buffer)
+        state = unflatten(tensors, json.loads(metadata["state"]))
+    except (ValueError, KeyError) as error:
+        raise FedVisageError(f"{path} is damaged: {error}") from error
+    if not isinstance(state, dict):
+        raise FedVisageError(f"{path} is damaged: not a state")
+    return state

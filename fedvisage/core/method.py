@@ -1,0 +1,260 @@
+"""The contract of a federated method: both halves of the algorithm, its phases, and what crosses in each.
+
+A component brings phases. In each phase the server half plans (what goes down to whom), the party half answers
+(what comes up), and the server half absorbs the answers. A method is the component that also makes the first
+server state; weightings, the evaluation at parties and BatchNorm recalibration are components too, so they compose with
+any method. For a phase called `train` the three halves are `plan_train`, `train` and `absorb_train`.
+
+State is plain data (see `codec.State`): checkpoints, the wire, resume and audits are generic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
+
+from fedvisage.core.codec import State
+from fedvisage.core.parcel import BACKBONE, BUFFERS, Layout, Parcel, Tensors, layout
+from fedvisage.core.randomness import Streams
+from fedvisage.core.registry import Registry
+from fedvisage.core.weights import Weights
+
+Audience = Literal["all", "owner"]
+"""Who gets a group that goes down: every party the same, or each party its own."""
+
+Reduction = Literal["weighted_sum", "mean", "individual"]
+"""How a group that comes up is reduced: summed by the weighting, averaged equally, or seen party by party."""
+
+TRAINER, SOURCE, TARGET, VALIDATOR = "trainer", "source", "target", "validator"
+ROLES: Mapping[str, str] = {
+    TRAINER: "trains on its own labelled people",
+    SOURCE: "the labelled party of domain adaptation",
+    TARGET: "an unlabelled party of domain adaptation",
+    VALIDATOR: "scores candidate models on its own pairs",
+}
+LEARNERS = frozenset({TRAINER, SOURCE, TARGET})
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One exchange: who takes part, when, and what crosses in each direction."""
+
+    name: str
+    when: Literal["start", "round", "end"] = "round"
+    every: int = 1
+    """In `round` phases: every how many rounds (and always after the last)."""
+    repeats: int = 1
+    """Exchanges in a row; plan and absorb see which one in `context.repeat`."""
+    roles: frozenset[str] = LEARNERS
+    sampled: bool = True
+    """Whether participation sampling applies; if not, everybody of the roles takes part."""
+    always: frozenset[str] = frozenset()
+    """Roles of which everybody takes part even when sampling."""
+    down: Mapping[str, Audience] = field(default_factory=dict)
+    up: Mapping[str, Reduction] = field(default_factory=dict)
+    reports: tuple[str, ...] = ()
+    """Numbers that come up from every party."""
+    may_report: tuple[str, ...] = ()
+    """Numbers that come up where the party can compute them."""
+    keeps_state: bool = True
+    """Whether the party's private state can change."""
+    counts: bool = False
+    """Whether the `samples` and `classes` it reports fix the party's counts from then on."""
+
+
+class Images(Protocol):
+    """Face images with the labels a party may train on (none where it has no labels)."""
+
+    @property
+    def labels(self) -> NDArray[np.int64] | None:
+        """Class of each image, 0 to classes - 1 (N,), or None."""
+        ...
+
+    @property
+    def classes(self) -> int:
+        """Number of classes."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def read(self, indices: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """Images (n, H, W, 3) RGB."""
+        ...
+
+
+class PartyFaces(Protocol):
+    """All images a party can reach."""
+
+    @property
+    def train(self) -> Images:
+        """What it trains on."""
+        ...
+
+    @property
+    def held_out(self) -> Images | None:
+        """Images of the same people that nobody trains on, for the party's own evaluation."""
+        ...
+
+    @property
+    def public(self) -> Images | None:
+        """Public people, where the method needs them at parties."""
+        ...
+
+
+Value = TypeVar("Value")
+
+
+@dataclass
+class Party:
+    """What a method's party half works with: its faces, its private state, the process's one model, its streams."""
+
+    name: str
+    role: str
+    round: int
+    faces: PartyFaces
+    state: State
+    weights: Weights
+    streams: Streams
+    start_batchnorm: Tensors = field(default_factory=dict)
+    """BatchNorm of the run's start model: where a party that keeps its own begins."""
+    memo: dict[Any, Any] = field(default_factory=dict)
+
+    def load(self, parcel: Parcel) -> Any:
+        """Put the parcel's backbone and buffers (and this party's own BatchNorm, if it keeps one) into the model."""
+        weights = self.weights
+        weights.load(parcel[BACKBONE] | parcel.get(BUFFERS))
+        if weights.local:
+            weights.load(self.state.get("batchnorm") or self.start_batchnorm)
+        return weights.model
+
+    def once(self, key: Any, compute: Callable[[], Value]) -> Value:
+        """Compute something that is equal for all parties of this process and round only once."""
+        key = (self.round, key)
+        if key not in self.memo:
+            for old in [k for k in self.memo if k[0] != self.round]:
+                del self.memo[old]
+            self.memo[key] = compute()
+        value: Value = self.memo[key]
+        return value
+
+
+@dataclass(frozen=True)
+class Joined:
+    """What a party said when it joined; fixed from then on."""
+
+    role: str
+    samples: int
+    classes: int
+    """0 where the party has no labels."""
+
+
+@dataclass
+class Context:
+    """What the server half may use besides its state."""
+
+    streams: Streams
+    round: int
+    rounds: int
+    joined: Mapping[str, Joined]
+    initial: State
+    """Where the run starts: `backbone`, `buffers` and, after public pre-training, `class_embeddings.public`."""
+    embedding_size: int
+    repeat: int = 0
+
+
+@dataclass
+class Result:
+    """The accepted answers of one exchange, reduced as declared."""
+
+    reduced: dict[str, Tensors]
+    """Weighted means (`weighted_sum`, divided by the accepted weight) and plain means, by group."""
+    individual: dict[str, Mapping[str, Tensors]]
+    """Answers party by party, by group and party, for the groups declared so."""
+    statistics: dict[str, dict[str, float]]
+    weights: dict[str, float]
+    """Share of each accepted party, summing to one."""
+    absent: dict[str, str]
+    """Parties whose answer was refused or never came, with the reason."""
+
+    def average(self, name: str) -> float:
+        """Weighted average of a reported number."""
+        return sum(self.weights[party] * values[name] for party, values in self.statistics.items())
+
+
+class Component(BaseModel):
+    """Something that takes part in rounds; its fields are its hyper-parameters, validated from the recipe."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def phases(self) -> tuple[Phase, ...]:
+        """The phases this component brings, in the order they run."""
+        return ()
+
+    def plan(self, phase: Phase, server: State, cohort: Sequence[str], context: Context) -> dict[str, Parcel]:
+        """What goes down, per party."""
+        answer: dict[str, Parcel] = getattr(self, f"plan_{phase.name}")(server, cohort, context)
+        return answer
+
+    def local(self, phase: Phase, party: Party, parcel: Parcel) -> Parcel:
+        """What comes up; runs at the party."""
+        answer: Parcel = getattr(self, phase.name)(party, parcel)
+        return answer
+
+    def absorb(self, phase: Phase, server: State, result: Result, context: Context) -> State:
+        """The server state after the accepted answers."""
+        answer: State = getattr(self, f"absorb_{phase.name}")(server, result, context)
+        return answer
+
+    def expect(self, phase: Phase, server: State, party: str, parcel: Parcel, context: Context) -> dict[str, Layout]:
+        """Shapes and dtypes of the answer's groups: by default those that went down under the same name."""
+        return {group: layout(parcel.get(group) or server.get(group, {})) for group in phase.up}
+
+
+class Weighting(Component):
+    """How much each party's answer counts; the federation normalises over the accepted answers."""
+
+    individual: ClassVar[frozenset[str]] = frozenset()
+    """Groups whose answers it needs one by one, besides their sum."""
+
+    def weight(self, server: State, party: str, joined: Joined, statistics: Mapping[str, float]) -> float:
+        """Weight of one answer, at least 0."""
+        raise TypeError(f"{type(self).__name__} does not say how much an answer counts")
+
+    def start(self, context: Context) -> State:
+        """Entries it adds to the server state."""
+        return {}
+
+
+class Method(Component):
+    """A federated method. Subclasses register under a name in `METHODS`."""
+
+    pools: ClassVar[bool] = False
+    """Whether it breaks the constraint by pooling all parties' images (upper bounds only)."""
+    has_no_global_model: ClassVar[bool] = False
+    """Whether only the parties' own models mean anything."""
+    default_weighting: ClassVar[str] = "samples"
+    summary: ClassVar[str] = ""
+    """One line for listings."""
+
+    def start(self, context: Context) -> State:
+        """The first server state."""
+        return {BACKBONE: context.initial[BACKBONE], BUFFERS: context.initial[BUFFERS]}
+
+    def personal(self, state: State) -> Tensors | None:
+        """A party's own model as model tensors (backbone, buffers and local together), if the method gives it one."""
+        return None
+
+
+METHODS: Registry[type[Method]] = Registry("method")
+WEIGHTINGS: Registry[type[Weighting]] = Registry("weighting")
+
+
+def broadcast(server: State, groups: Iterable[str], cohort: Sequence[str]) -> dict[str, Parcel]:
+    """The same groups of the server state to everybody, without copies."""
+    shared = {group: server[group] for group in groups if server[group]}
+    return {party: Parcel(dict(shared)) for party in cohort}

@@ -1,0 +1,123 @@
+"""What crosses between server and party: a parcel of tensors in named groups, numbers, and a stamp.
+
+Every tensor belongs to exactly one group. A method declares, per phase, which groups go down and come up; a party's
+policy, the ledger and the privacy table speak in the same words.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from torch import Tensor, dtype
+
+from fedvisage.core.codec import flatten, pack, unpack
+
+BACKBONE = "backbone"
+BUFFERS = "buffers"
+PRIVATE_EMBEDDINGS = "class_embeddings.private"
+PUBLIC_EMBEDDINGS = "class_embeddings.public"
+OPTIMISER = "optimiser"
+STATISTICS = "statistics"
+PERSONAL = "personal"
+
+GROUPS: Mapping[str, str] = {
+    BACKBONE: "parameters of the network that turns an image into an embedding",
+    BUFFERS: "BatchNorm running means and variances",
+    PRIVATE_EMBEDDINGS: "class embeddings of a party's own people: face templates in all but name",
+    PUBLIC_EMBEDDINGS: "class embeddings of public people",
+    OPTIMISER: "momentum, control variates and other optimiser state",
+    STATISTICS: "named numbers: counts, losses, scores",
+    PERSONAL: "a party's own branch or model; it never leaves",
+}
+
+Tensors = dict[str, Tensor]
+"""Tensors of one group by name."""
+
+Layout = Mapping[str, tuple[tuple[int, ...], dtype]]
+"""Shapes and dtypes of one group by name."""
+
+
+class Stamp(NamedTuple):
+    """Which exchange a parcel belongs to; `attempt` tells a repeated one from its first try."""
+
+    round: int
+    phase: str
+    attempt: int
+
+    def __str__(self) -> str:
+        return f"{self.round:06d}.{self.phase}.{self.attempt}"
+
+
+UNSTAMPED = Stamp(0, "", 0)
+
+
+@dataclass(slots=True)
+class Parcel:
+    """Tensors by group and name, numbers by name, and the stamp that the federation puts on it."""
+
+    tensors: dict[str, Tensors] = field(default_factory=dict)
+    statistics: dict[str, float] = field(default_factory=dict)
+    stamp: Stamp = UNSTAMPED
+    generation: str = ""
+    """Downward: the party state to start from (the last one accepted). Upward: the one just stored, if any."""
+
+    def __getitem__(self, group: str) -> Tensors:
+        return self.tensors[group]
+
+    def get(self, group: str) -> Tensors:
+        """The tensors of a group, none if it is absent."""
+        return self.tensors.get(group, {})
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its tensors and numbers."""
+        return sum(map(group_bytes, self.tensors.values())) + 8 * len(self.statistics)
+
+
+def group_bytes(tensors: Tensors) -> int:
+    """Bytes of a group."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+
+
+def layout(tensors: Tensors) -> Layout:
+    """Shapes and dtypes of a group."""
+    return {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()}
+
+
+def layout_bytes(layouts: Iterable[Layout]) -> int:
+    """Bytes that tensors of these layouts take."""
+    total = 0
+    for group in layouts:
+        for shape, kind in group.values():
+            count = kind.itemsize
+            for size in shape:
+                count *= size
+            total += count
+    return total
+
+
+def encode(parcel: Parcel, groups: Iterable[str] | None = None) -> bytes:
+    """A parcel (or only some of its groups) as bytes."""
+    chosen = {name: parcel.tensors[name] for name in (parcel.tensors if groups is None else groups)}
+    tensors, rest = flatten(chosen)
+    head = {"statistics": parcel.statistics, "stamp": parcel.stamp, "generation": parcel.generation, "tensors": rest}
+    return b"".join(pack(tensors, {"parcel": json.dumps(head)}))
+
+
+def decode(buffer: bytearray) -> Parcel:
+    """The parcel in `buffer`; a ValueError says what is wrong with it. Judging its values is the guard's work."""
+    tensors, metadata = unpack(buffer)
+    try:
+        head = json.loads(metadata["parcel"])
+        shape: dict[str, dict[str, Any]] = head["tensors"]
+        return Parcel(
+            {group: {name: tensors[entry["$"]] for name, entry in names.items()} for group, names in shape.items()},
+            {str(name): float(value) for name, value in head["statistics"].items()},
+            Stamp(int(head["stamp"][0]), str(head["stamp"][1]), int(head["stamp"][2])),
+            str(head["generation"]),
+        )
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
+        raise ValueError(f"not a parcel: {type(error).__name__}: {error}") from error

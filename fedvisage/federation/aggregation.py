@@ -1,0 +1,238 @@
+"""Reducing answers as they arrive, in an order that does not depend on when they arrive.
+
+The cohort is cut into chunks by its size alone. A chunk sums its answers in order, and chunk sums add in order, so the
+result is the same bits for any number of workers and any transport; an answer that is early is held until its turn.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from fedvisage.core.codec import load_state, save_state
+from fedvisage.core.method import Phase, Result
+from fedvisage.core.parcel import Parcel, Tensors, group_bytes
+from fedvisage.core.weights import snapshot
+
+CHUNKS = 64
+SPILL_BYTES = 64 << 20
+
+Item = TypeVar("Item")
+Summand = tuple[list[Tensor], float]
+
+
+def chunk_size(cohort: int) -> int:
+    """Parties per chunk: a function of the cohort's size only."""
+    return max(1, math.ceil(cohort / CHUNKS))
+
+
+class InOrder(Generic[Item]):
+    """Passes items on by position, holding those that come early; a position may be skipped."""
+
+    def __init__(self, emit: Callable[[Item], None], keep: Callable[[Item], Item]) -> None:
+        self._emit, self._keep = emit, keep
+        self._held: dict[int, Item | None] = {}
+        self.position = 0
+
+    def put(self, position: int, item: Item | None) -> None:
+        """Hand in the item of a position (None to skip it)."""
+        if position != self.position:
+            self._held[position] = self._keep(item) if item is not None else None
+            return
+        while True:
+            if item is not None:
+                self._emit(item)
+            self.position += 1
+            if self.position not in self._held:
+                return
+            item = self._held.pop(self.position)
+
+
+class Accumulator:
+    """A running weighted sum of tensor lists."""
+
+    def __init__(self, space: list[Tensor] | None = None) -> None:
+        self._space = space
+        self.total: list[Tensor] | None = None
+
+    def add(self, summand: Summand) -> None:
+        """total += weight * tensors."""
+        tensors, weight = summand
+        if self.total is None:
+            self.total = self._space or [torch.empty_like(tensor) for tensor in tensors]
+            torch._foreach_zero_(self.total)
+        torch._foreach_add_(self.total, tensors, alpha=weight)
+
+
+class OrderedSum:
+    """Sum of weighted tensor lists over positions 0 to count - 1, in fixed order whatever the order of arrival."""
+
+    def __init__(self, count: int) -> None:
+        self.count, self.chunk = count, chunk_size(count)
+        self._whole = Accumulator()
+        self._spare: list[list[Tensor]] = []
+        self._chunks: dict[int, tuple[InOrder[Summand], Accumulator]] = {}
+        self._order = InOrder[Summand](self._add, _copy if self.chunk == 1 else _keep)
+
+    @property
+    def total(self) -> list[Tensor] | None:
+        """The sum so far; None before the first summand."""
+        return self._whole.total
+
+    def put(self, position: int, summand: Summand | None) -> None:
+        """Add the tensors of a position, or skip it. They are read before this returns, or copied if they must wait."""
+        if self.chunk == 1:
+            self._order.put(position, summand)
+            return
+        number, within = divmod(position, self.chunk)
+        if number not in self._chunks:
+            part = Accumulator(self._spare.pop() if self._spare else None)
+            self._chunks[number] = (InOrder(part.add, _copy), part)
+        order, part = self._chunks[number]
+        order.put(within, summand)
+        if order.position == min(self.chunk, self.count - number * self.chunk):
+            del self._chunks[number]
+            self._order.put(number, (part.total, 1.0) if part.total else None)
+
+    def _add(self, summand: Summand) -> None:
+        self._whole.add(summand)
+        if self.chunk > 1:
+            self._spare.append(summand[0])
+
+
+def _copy(summand: Summand) -> Summand:
+    return [tensor.clone() for tensor in summand[0]], summand[1]
+
+
+def _keep(summand: Summand) -> Summand:
+    return summand
+
+
+class Individuals(Mapping[str, Tensors]):
+    """Answers of one group kept party by party, on disk once they are large."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._items: dict[str, Tensors | Path] = {}
+        self._bytes = 0
+
+    def add(self, party: str, tensors: Tensors) -> None:
+        """Keep a copy of one party's answer."""
+        self._bytes += group_bytes(tensors)
+        if self._bytes <= SPILL_BYTES:
+            self._items[party] = snapshot(tensors)
+            return
+        self._folder.mkdir(parents=True, exist_ok=True)
+        path = self._folder / f"{len(self._items):06d}.safetensors"
+        save_state(path, dict(tensors), durable=False)
+        self._items[party] = path
+
+    def __getitem__(self, party: str) -> Tensors:
+        item = self._items[party]
+        return load_state(item) if isinstance(item, Path) else item
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+
+class Aggregator:
+    """Collects the accepted answers of one exchange and reduces them as the phase declares."""
+
+    def __init__(
+        self,
+        phase: Phase,
+        cohort: Sequence[str],
+        rule: str = "mean",
+        trim: float = 0.1,
+        clip: float | None = None,
+        individual: frozenset[str] = frozenset(),
+        spill: Path = Path(),
+    ) -> None:
+        self.phase, self.rule, self.trim, self.clip = phase, rule, trim, clip
+        self._position = {party: position for position, party in enumerate(cohort)}
+        robust = rule in ("median", "trimmed-mean")
+        summed = {group: how for group, how in phase.up.items() if how != "individual"}
+        self._summed = {} if robust else summed
+        self._robust = summed if robust else {}
+        kept = {group for group, how in phase.up.items() if how == "individual"}
+        self._kept = {group: Individuals(spill / group) for group in sorted(kept | (individual & set(phase.up)))}
+        self._all = {group: Individuals(spill / f"{group}.robust") for group in self._robust}
+        self._sums = {how: OrderedSum(len(cohort)) for how in set(self._summed.values())}
+        self._names: dict[str, list[tuple[str, str]]] = {}
+        self._weights: dict[str, float] = {}
+        self._statistics: dict[str, dict[str, float]] = {}
+        self.absent: dict[str, str] = {}
+        """Parties whose answer does not count, with the reason."""
+
+    def add(self, party: str, answer: Parcel, weight: float, norm: float, sent: Parcel) -> None:
+        """Count one accepted answer. Its tensors may be overwritten afterwards."""
+        self._weights[party] = weight
+        self._statistics[party] = answer.statistics
+        for group, kept in (self._kept | self._all).items():
+            kept.add(party, answer[group])
+        shrink = 1.0
+        if self.rule == "norm-clipping" and self.clip is not None and norm > self.clip:
+            shrink = self.clip / norm
+        for how, sums in self._sums.items():
+            names = self._names.setdefault(
+                how, [(group, name) for group, kind in self._summed.items() if kind == how for name in answer[group]]
+            )
+            values = [answer[group][name] for group, name in names]
+            if shrink < 1:
+                starts = [sent.get(group).get(name) for group, name in names]
+                values = [v if s is None else torch.lerp(s, v, shrink) for v, s in zip(values, starts, strict=True)]
+            sums.put(self._position[party], (values, weight if how == "weighted_sum" else 1.0))
+
+    def skip(self, party: str, reason: str) -> None:
+        """Note that a party's answer does not count."""
+        self.absent[party] = reason
+        for sums in self._sums.values():
+            sums.put(self._position[party], None)
+
+    @property
+    def accepted(self) -> int:
+        """Answers counted so far."""
+        return len(self._weights)
+
+    def result(self) -> Result:
+        """The reduced answers, once every party of the cohort was added or skipped."""
+        order = sorted(self._weights, key=self._position.__getitem__)
+        total = math.fsum(self._weights[party] for party in order)
+        reduced: dict[str, Tensors] = {}
+        for how, sums in self._sums.items():
+            if sums.total is None:
+                continue
+            divisor = total if how == "weighted_sum" else float(len(order))
+            torch._foreach_div_(sums.total, divisor)
+            for (group, name), tensor in zip(self._names[how], sums.total, strict=True):
+                reduced.setdefault(group, {})[name] = tensor
+        for group, answers in self._all.items():
+            reduced[group] = robust_mean([answers[party] for party in order], self.rule, self.trim)
+        return Result(
+            reduced={group: reduced.get(group, {}) for group in self.phase.up if group in self._summed | self._robust},
+            individual=dict(self._kept),
+            statistics={party: self._statistics[party] for party in order},
+            weights={party: self._weights[party] / total for party in order},
+            absent=self.absent,
+        )
+
+
+def robust_mean(answers: Sequence[Tensors], rule: str, trim: float) -> Tensors:
+    """Coordinate-wise median or trimmed mean; every party counts the same.
+
+    The median of an even number is the mean of the middle two; `trim` is the share cut off at each end.
+    """
+    cut = (len(answers) - 1) // 2 if rule == "median" else min(int(trim * len(answers)), (len(answers) - 1) // 2)
+    out: Tensors = {}
+    for name in answers[0]:
+        stacked = torch.stack([answer[name] for answer in answers]).sort(dim=0).values
+        out[name] = stacked[cut : len(answers) - cut].mean(dim=0)
+    return out

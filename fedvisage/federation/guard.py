@@ -1,0 +1,152 @@
+"""The guard before aggregation: an answer is counted only if it is exactly what was asked for.
+
+Each check refuses by name. The norm bound is a number of the recipe or a multiple of norms accepted in earlier rounds,
+never of the same round, so that the verdict on one answer cannot depend on another's arrival.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import torch
+from torch import Tensor
+
+from fedvisage.core.method import Joined, Phase
+from fedvisage.core.parcel import BACKBONE, Layout, Parcel, Stamp, Tensors, layout_bytes
+
+SLACK = 4096
+BLOCK = 1 << 18
+
+
+class Refused(Exception):
+    """Why an answer is not counted."""
+
+
+@dataclass
+class Guard:
+    """Checks for the answers of one exchange."""
+
+    phase: Phase
+    stamp: Stamp
+    cohort: frozenset[str]
+    joined: Mapping[str, Joined]
+    norm_bound: float | None
+    max_samples: int
+
+    def __post_init__(self) -> None:
+        self._answered: set[str] = set()
+        self._scratch: Tensor | None = None
+
+    def check(self, party: str, answer: Parcel, expected: Mapping[str, Layout], sent: Parcel) -> float:
+        """The norm of the backbone's update (0 where none travels); `Refused` if the answer must not count."""
+        if party not in self.cohort:
+            raise Refused("not asked in this round")
+        if party in self._answered:
+            raise Refused("repeated answer: the first one counts")
+        if answer.stamp != self.stamp:
+            raise Refused(f"stale: answers {answer.stamp}, asked was {self.stamp}")
+        self._answered.add(party)
+        self._check_size(answer, expected)
+        for group, shapes in expected.items():
+            _check_layout(group, answer.get(group), shapes)
+        self._check_statistics(party, answer.statistics)
+        norm = 0.0
+        for group in expected:
+            size = self._norm(answer[group], sent.get(group) if group == BACKBONE else {})
+            if not math.isfinite(size):
+                raise Refused(f"{group} holds {_first_bad(answer[group])}")
+            if group == BACKBONE:
+                norm = size
+        if self.norm_bound is not None and norm > self.norm_bound:
+            raise Refused(f"backbone update has norm {norm:.4g}, beyond the bound {self.norm_bound:.4g}")
+        return norm
+
+    def _check_size(self, answer: Parcel, expected: Mapping[str, Layout]) -> None:
+        allowed = layout_bytes(expected.values()) + SLACK
+        if answer.nbytes > allowed:
+            raise Refused(f"oversize: {answer.nbytes:,} bytes where {allowed:,} are enough")
+        extra = [group for group in answer.tensors if group not in expected]
+        if extra:
+            raise Refused(f"extra group '{extra[0]}', which {self.phase.name} does not declare")
+
+    def _check_statistics(self, party: str, values: Mapping[str, float]) -> None:
+        known = (*self.phase.reports, *self.phase.may_report)
+        missing = [name for name in self.phase.reports if name not in values]
+        extra = [name for name in values if name not in known]
+        if missing or extra:
+            what = f"missing number '{missing[0]}'" if missing else f"extra number '{extra[0]}'"
+            raise Refused(what)
+        for name, value in values.items():
+            if not math.isfinite(value):
+                raise Refused(f"number '{name}' is {value}")
+        for name in ("samples", "classes"):
+            if name in values:
+                self._check_count(party, name, values[name])
+
+    def _check_count(self, party: str, name: str, value: float) -> None:
+        if value != int(value) or not 1 <= value <= self.max_samples:
+            raise Refused(f"{name} = {value:g} is not a count between 1 and {self.max_samples:,}")
+        known = self.joined.get(party)
+        if known and not self.phase.counts and value != getattr(known, name):
+            raise Refused(f"{name} = {value:g}, but {getattr(known, name):,} at joining")
+
+    def _norm(self, tensors: Tensors, reference: Tensors) -> float:
+        """Norm of `tensors` minus `reference`, in blocks that fit the cache; not finite if any value is not."""
+        small = [name for name, tensor in tensors.items() if tensor.numel() <= BLOCK]
+        if not small and not tensors:
+            return 0.0
+        values = [tensors[name] for name in small]
+        if reference and values:
+            values = list(torch._foreach_sub(values, [reference[name] for name in small]))
+        square = 0.0
+        if values:
+            floats = [v if v.is_floating_point() else v.float() for v in values]
+            square += float(torch.stack(torch._foreach_norm(floats)).double().square().sum())
+        for name, tensor in tensors.items():
+            if tensor.numel() > BLOCK:
+                square += self._large(tensor.reshape(-1), reference[name].reshape(-1) if reference else None)
+        return math.sqrt(square) if square >= 0 else math.nan
+
+    def _large(self, flat: Tensor, reference: Tensor | None) -> float:
+        if self._scratch is None or self._scratch.dtype != flat.dtype:
+            self._scratch = torch.empty(BLOCK, dtype=flat.dtype, device=flat.device)
+        square = 0.0
+        for start in range(0, flat.numel(), BLOCK):
+            block = flat[start : start + BLOCK]
+            if reference is not None:
+                block = torch.sub(block, reference[start : start + BLOCK], out=self._scratch[: block.numel()])
+            square += (
+                float(torch.dot(block, block)) if block.is_floating_point() else float(block.double().square().sum())
+            )
+        return square
+
+
+def bound(fixed: float | None, multiple: float | None, accepted: Sequence[float]) -> float | None:
+    """The norm bound of a round: the recipe's number, else a multiple of the median accepted before."""
+    if fixed is not None or multiple is None or not accepted:
+        return fixed
+    return multiple * median(accepted) or None
+
+
+def _check_layout(group: str, tensors: Tensors, expected: Layout) -> None:
+    missing = [name for name in expected if name not in tensors]
+    extra = [name for name in tensors if name not in expected]
+    if missing or extra:
+        raise Refused(f"{group}: missing key '{missing[0]}'" if missing else f"{group}: extra key '{extra[0]}'")
+    for name, (shape, kind) in expected.items():
+        tensor = tensors[name]
+        if tensor.shape != shape:
+            raise Refused(f"{group}: '{name}' has shape {tuple(tensor.shape)}, expected {shape}")
+        if tensor.dtype != kind:
+            raise Refused(f"{group}: '{name}' has dtype {tensor.dtype}, expected {kind}")
+
+
+def _first_bad(tensors: Tensors) -> str:
+    for name, tensor in tensors.items():
+        bad = tensor[~torch.isfinite(tensor)]
+        if bad.numel():
+            return f"{bad.numel()} values that are not finite in '{name}' (first: {float(bad[0])})"
+    return "values too large to measure"

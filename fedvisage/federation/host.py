@@ -1,0 +1,80 @@
+"""The party side of an exchange: state in, method's party half, state and answer out.
+
+One host serves all parties of a process with one model, whose tensors are overwritten for each party and never rebuilt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fedvisage.core.errors import FedVisageError
+from fedvisage.core.method import Component, Party, PartyFaces, Phase
+from fedvisage.core.parcel import Parcel, Tensors
+from fedvisage.core.randomness import Streams
+from fedvisage.core.weights import Weights
+from fedvisage.federation.store import StateStore
+
+LOCAL_MODEL = "local_model"
+
+
+class Host:
+    """Runs the party half of a phase for any party of this process."""
+
+    def __init__(
+        self,
+        components: Sequence[Component],
+        weights: Weights,
+        faces: Callable[[str], tuple[str, PartyFaces]],
+        store: StateStore,
+        streams: Streams,
+        start_batchnorm: Tensors,
+        keep_local: bool = False,
+    ) -> None:
+        self.components, self.weights, self.faces, self.store = components, weights, faces, store
+        self.streams, self.start_batchnorm, self.keep_local = streams, start_batchnorm, keep_local
+        self._phases = {phase.name: (component, phase) for component in components for phase in component.phases()}
+        self._memo: dict[Any, Any] = {}
+
+    def handle(self, name: str, parcel: Parcel) -> Parcel:
+        """Answer a parcel as party `name`. The answer's tensors are live: read them before the next call."""
+        component, phase = self._phases[parcel.stamp.phase]
+        role, faces = self.faces(name)
+        party = Party(
+            name=name,
+            role=role,
+            round=parcel.stamp.round,
+            faces=faces,
+            state=self.store.load(name, parcel.generation),
+            weights=self.weights,
+            streams=self.streams.child(parcel.stamp.round, name),
+            start_batchnorm=self.start_batchnorm,
+            memo=self._memo,
+        )
+        answer = component.local(phase, party, parcel)
+        _check_declared(phase, answer)
+        answer.stamp = parcel.stamp
+        answer.statistics = {number: float(value) for number, value in answer.statistics.items()}
+        if phase.keeps_state:
+            self._keep(phase, party)
+            if party.state:
+                answer.generation = self.store.save(name, parcel.stamp, party.state, parcel.generation)
+        return answer
+
+    def _keep(self, phase: Phase, party: Party) -> None:
+        if phase.name != "train":
+            return
+        if self.weights.local:
+            party.state["batchnorm"] = self.weights.local
+        if self.keep_local:
+            party.state[LOCAL_MODEL] = self.weights.backbone | self.weights.buffers | self.weights.local
+
+
+def _check_declared(phase: Phase, answer: Parcel) -> None:
+    """Nothing leaves a party that the method has not declared."""
+    extra = [group for group in answer.tensors if group not in phase.up]
+    numbers = [name for name in answer.statistics if name not in (*phase.reports, *phase.may_report)]
+    if extra or numbers:
+        raise FedVisageError(
+            f"phase '{phase.name}' would send undeclared {', '.join(map(repr, extra + numbers))}; nothing was sent"
+        )

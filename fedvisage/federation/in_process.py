@@ -1,0 +1,250 @@
+"""The in-process transport: every party in this process, or spread over worker processes of this machine.
+
+Workers are given chunks of parties as they become free; chunks depend on the cohort's size only, so results do not
+depend on the number of workers. What all parties receive alike is sent to a worker once per exchange. Parcels cross
+as safetensors bytes through pipes; nothing is pickled after a worker has started.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkServerContext, SpawnContext
+from time import monotonic
+
+import torch
+
+from fedvisage.core.errors import FedVisageError
+from fedvisage.core.parcel import Parcel, Tensors, decode, encode
+from fedvisage.federation.aggregation import chunk_size
+from fedvisage.federation.host import Host
+from fedvisage.federation.transport import Failure
+
+MakeHost = Callable[[int], Host]
+"""Builds the host of worker number n in that worker's own process; must be picklable."""
+
+START, SHARED, PARTY, ANSWER, FAILED = b"s", b"g", b"p", b"a", b"f"
+
+
+class InProcess:
+    """All parties one after the other in this process."""
+
+    def __init__(self, make_host: MakeHost, threads: int = 1) -> None:
+        self._threads_before = torch.get_num_threads()
+        torch.set_num_threads(threads)
+        self.host = make_host(0)
+
+    def exchange(self, parcels: Mapping[str, Parcel]) -> Iterator[tuple[str, Parcel | Failure]]:
+        """See `Transport.exchange`."""
+        for party, parcel in parcels.items():
+            try:
+                answer: Parcel | Failure = self.host.handle(party, parcel)
+            except Exception as error:
+                answer = _failure(error)
+            yield party, answer
+
+    def close(self) -> None:
+        """Give the threads back."""
+        torch.set_num_threads(self._threads_before)
+
+
+class Workers:
+    """Parties spread over worker processes, each with its own model."""
+
+    def __init__(self, make_host: MakeHost, count: int, threads: int = 1, timeout: float | None = None) -> None:
+        self._make_host, self._threads, self._timeout = make_host, threads, timeout
+        self._workers: list[_Worker] = []
+        self._window = 2 * count
+        try:
+            for number in range(count):
+                self._workers.append(_Worker(number, make_host, threads))
+            for worker in self._workers:
+                worker.wait_until_ready()
+        except BaseException:
+            self.close()
+            raise
+
+    def exchange(self, parcels: Mapping[str, Parcel]) -> Iterator[tuple[str, Parcel | Failure]]:
+        """See `Transport.exchange`. Never runs more than a few chunks ahead of the slowest."""
+        parties = list(parcels)
+        size = chunk_size(len(parties))
+        chunks = deque((start // size, deque(parties[start : start + size])) for start in range(0, len(parties), size))
+        shared = _shared_groups(parcels)
+        for worker in self._workers:
+            worker.begin(shared, parcels)
+        while chunks or any(worker.busy for worker in self._workers):
+            for worker in self._workers:
+                running = [other.chunk[0] for other in self._workers if other.chunk]
+                if not worker.busy and chunks and chunks[0][0] < min([*running, chunks[0][0]]) + self._window:
+                    worker.take(chunks.popleft())
+            yield from self._collect()
+
+    def _collect(self) -> Iterator[tuple[str, Parcel | Failure]]:
+        busy = [worker for worker in self._workers if worker.busy]
+        ready = wait([worker.pipe for worker in busy], timeout=self._patience(busy))
+        for worker in busy:
+            if worker.pipe in ready:
+                party, answer = worker.receive()
+                if answer is None:
+                    answer = Failure(f"its worker process {worker.death()}")
+                    self._replace(worker)
+            elif self._timeout is not None and monotonic() - worker.since > self._timeout:
+                party, answer = worker.party, Failure(f"no answer within {self._timeout:g} s")
+                self._replace(worker)
+            else:
+                continue
+            worker.next_party()
+            yield party, answer
+
+    def _patience(self, busy: list[_Worker]) -> float | None:
+        if self._timeout is None:
+            return None
+        return max(0.0, min(worker.since for worker in busy) + self._timeout - monotonic())
+
+    def _replace(self, worker: _Worker) -> None:
+        worker.stop()
+        worker.start()
+        worker.wait_until_ready()
+        worker.resend_shared()
+
+    def close(self) -> None:
+        """End the workers."""
+        for worker in self._workers:
+            worker.stop()
+
+
+class _Worker:
+    """One worker process as the main process sees it."""
+
+    def __init__(self, number: int, make_host: MakeHost, threads: int) -> None:
+        self.number, self._make_host, self._threads = number, make_host, threads
+        self.chunk: tuple[int, deque[str]] | None = None
+        self.party = ""
+        self.since = 0.0
+        self.start()
+
+    def start(self) -> None:
+        context = _processes()
+        self.pipe, theirs = context.Pipe()
+        arguments = (theirs, self._make_host, self.number, self._threads)
+        self.process = context.Process(target=_serve, args=arguments, daemon=True, name=f"fedvisage-{self.number}")
+        self.process.start()
+        theirs.close()
+
+    def wait_until_ready(self) -> None:
+        try:
+            message = self.pipe.recv_bytes()
+        except EOFError:
+            raise FedVisageError(f"worker {self.number} {self.death()} while starting") from None
+        if message[:1] == FAILED:
+            raise FedVisageError(f"worker {self.number} could not start: {message[1:].decode().splitlines()[0]}")
+
+    @property
+    def busy(self) -> bool:
+        return self.chunk is not None
+
+    def begin(self, shared: dict[str, Tensors], parcels: Mapping[str, Parcel]) -> None:
+        self._shared, self._parcels = shared, parcels
+        self.resend_shared()
+
+    def resend_shared(self) -> None:
+        self.pipe.send_bytes(SHARED + encode(Parcel(self._shared)))
+
+    def take(self, chunk: tuple[int, deque[str]]) -> None:
+        self.chunk = chunk
+        self.next_party()
+
+    def next_party(self) -> None:
+        assert self.chunk is not None
+        if not self.chunk[1]:
+            self.chunk = None
+            return
+        self.party = self.chunk[1].popleft()
+        self.since = monotonic()
+        parcel = self._parcels[self.party]
+        own = [group for group, tensors in parcel.tensors.items() if self._shared.get(group) is not tensors]
+        name = self.party.encode()
+        self.pipe.send_bytes(PARTY + len(name).to_bytes(4, "little") + name + encode(parcel, own))
+
+    def receive(self) -> tuple[str, Parcel | Failure | None]:
+        try:
+            message = self.pipe.recv_bytes()
+        except (EOFError, OSError):
+            return self.party, None
+        if message[:1] == FAILED:
+            reason, _, detail = message[1:].decode().partition("\n")
+            return self.party, Failure(reason, detail)
+        return self.party, decode(bytearray(memoryview(message)[1:]))
+
+    def death(self) -> str:
+        self.process.join(5)
+        code = self.process.exitcode
+        return f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with code {code}"
+
+    def stop(self) -> None:
+        self.pipe.close()
+        self.process.join(0.2)
+        if self.process.is_alive():
+            self.process.kill()
+        self.process.join()
+
+
+def _processes() -> ForkServerContext | SpawnContext:
+    """Where the platform has it, a server process that has imported everything and is forked for each worker."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["fedvisage", "torch._dynamo"])
+    return context
+
+
+def _serve(pipe: Connection, make_host: MakeHost, number: int, threads: int) -> None:
+    """The worker process: build the host once, then answer until the pipe closes."""
+    torch.set_num_threads(threads)
+    try:
+        host = make_host(number)
+    except Exception as error:
+        pipe.send_bytes(FAILED + _describe(error).encode())
+        return
+    pipe.send_bytes(START)
+    shared = Parcel()
+    while True:
+        try:
+            message = bytearray(pipe.recv_bytes())
+        except (EOFError, OSError, KeyboardInterrupt):
+            os._exit(0)
+        if message[:1] == SHARED:
+            shared = decode(message[1:])
+            continue
+        size = int.from_bytes(message[1:5], "little")
+        party, parcel = message[5 : 5 + size].decode(), decode(message[5 + size :])
+        parcel.tensors |= {group: shared[group] for group in shared.tensors if group not in parcel.tensors}
+        try:
+            answer = ANSWER + encode(host.handle(party, parcel))
+        except Exception as error:
+            answer = FAILED + _describe(error).encode()
+        pipe.send_bytes(answer)
+
+
+def _shared_groups(parcels: Mapping[str, Parcel]) -> dict[str, Tensors]:
+    """Groups that all parcels carry as the very same object."""
+    first = next(iter(parcels.values()), Parcel())
+    return {
+        group: tensors
+        for group, tensors in first.tensors.items()
+        if all(parcel.tensors.get(group) is tensors for parcel in parcels.values())
+    }
+
+
+def _describe(error: Exception) -> str:
+    text = str(error) if isinstance(error, FedVisageError) else f"{type(error).__name__}: {error}"
+    return f"{text.splitlines()[0] if text else type(error).__name__}\n{''.join(traceback.format_exception(error))}"
+
+
+def _failure(error: Exception) -> Failure:
+    reason, _, detail = _describe(error).partition("\n")
+    return Failure(reason, detail)

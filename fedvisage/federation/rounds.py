@@ -1,0 +1,293 @@
+"""The round loop: plan, exchange, guard, aggregate, absorb, checkpoint; the same for every method and transport."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from shutil import rmtree
+from statistics import median
+from typing import Any
+
+from fedvisage.config import Federation as Settings
+from fedvisage.core.codec import State
+from fedvisage.core.errors import FedVisageError
+from fedvisage.core.method import Component, Context, Joined, Method, Phase, Result, Weighting
+from fedvisage.core.parcel import BACKBONE, Parcel, Stamp
+from fedvisage.core.randomness import Streams
+from fedvisage.federation.aggregation import Aggregator
+from fedvisage.federation.checkpoint import Book, Checkpoints
+from fedvisage.federation.guard import Guard, Refused, bound
+from fedvisage.federation.trackers import JsonLines, Tracker
+from fedvisage.federation.transport import Failure, Transport
+from fedvisage.privacy import Ledger
+
+
+@dataclass(frozen=True)
+class Step:
+    """One exchange of the schedule."""
+
+    round: int
+    component: Component
+    phase: Phase
+    repeat: int = 0
+    last_of_round: bool = False
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something happened: `planned`, `answer`, `absorbed` or `saved`. For progress bars and tests."""
+
+    kind: str
+    round: int
+    rounds: int
+    phase: str
+    party: str = ""
+    done: int = 0
+    total: int = 0
+    verdict: str = ""
+    numbers: Mapping[str, float] = field(default_factory=dict)
+
+
+Observe = Callable[[int, State], Mapping[str, float]]
+
+
+def schedule(components: Sequence[Component], rounds: int) -> list[Step]:
+    """Every exchange of a run, in order."""
+    steps: list[Step] = []
+    for number in range(rounds + 2):
+        when = "start" if number == 0 else "round" if number <= rounds else "end"
+        here = [
+            Step(min(number, rounds), component, phase, repeat)
+            for component in components
+            for phase in component.phases()
+            if phase.when == when and (when != "round" or number % phase.every == 0 or number == rounds)
+            for repeat in range(phase.repeats)
+        ]
+        if when == "round" and here:
+            here[-1] = replace(here[-1], last_of_round=True)
+        steps += here
+    return steps
+
+
+def draw_cohort(phase: Phase, roles: Mapping[str, str], share: float, streams: Streams, round: int) -> list[str]:
+    """Who takes part in a round: a share of each role, drawn without regard to who took part before."""
+    cohort: list[str] = []
+    for role in sorted(phase.roles):
+        parties = [party for party, own in roles.items() if own == role]
+        if phase.sampled and role not in phase.always and share < 1 and parties:
+            count = max(1, math.ceil(share * len(parties) - 1e-9))
+            chosen = streams.numpy("participation", round, role).choice(len(parties), count, replace=False)
+            parties = [parties[index] for index in sorted(chosen)]
+        cohort += parties
+    return sorted(cohort)
+
+
+class Federation:
+    """Runs a method over a transport, from the last checkpoint on."""
+
+    def __init__(
+        self,
+        method: Method,
+        weighting: Weighting,
+        others: Sequence[Component],
+        parties: Mapping[str, str],
+        transport: Transport,
+        settings: Settings,
+        folder: Path,
+        streams: Streams,
+        initial: State,
+        embedding_size: int,
+        trackers: Sequence[Tracker] = (),
+        watch: Callable[[Event], None] = lambda event: None,
+        observe: Observe | None = None,
+    ) -> None:
+        self.method, self.weighting, self.parties = method, weighting, dict(parties)
+        self.transport, self.settings, self.folder = transport, settings, folder
+        self.streams, self.initial, self.trackers = streams, initial, trackers
+        self.embedding_size = embedding_size
+        self.watch, self.observe = watch, observe
+        self.steps = schedule([method, weighting, *others], settings.rounds)
+
+    def run(self) -> tuple[State, Book]:
+        """The final server state and the book, going on from the checkpoint where there is one."""
+        checkpoints = Checkpoints(self.folder / "checkpoints")
+        attempt = checkpoints.attempt()
+        found = checkpoints.load()
+        book = found[1] if found else Book()
+        context = self._context(0, book)
+        server = found[0] if found else self.method.start(context) | self.weighting.start(context)
+        metrics = JsonLines(self.folder / "metrics.jsonl", book.metrics_bytes)
+        with Ledger(self.folder / "ledger.jsonl") as ledger:
+            try:
+                for step in self.steps[book.step :]:
+                    server = self._exchange(
+                        step, Stamp(step.round, step.phase.name, attempt), server, book, ledger, metrics
+                    )
+                    book.step += 1
+                    book.metrics_bytes = metrics.sync()
+                    ledger.flush()
+                    checkpoints.save(server, book)
+                    self._tell("saved", step)
+            finally:
+                metrics.close()
+        rmtree(self.folder / "spill", ignore_errors=True)
+        return server, book
+
+    def _context(self, round: int, book: Book, repeat: int = 0) -> Context:
+        rounds = self.settings.rounds
+        return Context(self.streams, round, rounds, book.joined, self.initial, self.embedding_size, repeat)
+
+    def _exchange(
+        self, step: Step, stamp: Stamp, server: State, book: Book, ledger: Ledger, metrics: JsonLines
+    ) -> State:
+        phase = step.phase
+        context = self._context(step.round, book, step.repeat)
+        roles = self.parties if phase.counts else {p: r for p, r in self.parties.items() if p in book.joined}
+        cohort = draw_cohort(phase, roles, self.settings.participation, self.streams, step.round)
+        parcels = step.component.plan(phase, server, cohort, context)
+        _check_down(phase, parcels, cohort)
+        for party, parcel in parcels.items():
+            parcel.stamp, parcel.generation = stamp, book.generations.get(party, "")
+            ledger.record(party, "down", parcel)
+        ledger.flush()
+        self._tell("planned", step, total=len(cohort))
+        collected = self._collect(step, stamp, server, parcels, context, book, ledger)
+        result = collected.result()
+        self._remember(phase, result, book)
+        server = step.component.absorb(phase, server, result, context)
+        self._log(step, result, server, metrics)
+        return server
+
+    def _collect(
+        self,
+        step: Step,
+        stamp: Stamp,
+        server: State,
+        parcels: Mapping[str, Parcel],
+        context: Context,
+        book: Book,
+        ledger: Ledger,
+    ) -> Aggregator:
+        phase, limits = step.phase, self.settings.guard
+        guard = Guard(
+            phase,
+            stamp,
+            frozenset(parcels),
+            book.joined,
+            bound(limits.norm_bound, limits.norm_multiple, book.norms) if phase.name == "train" else None,
+            limits.max_samples,
+        )
+        aggregator = Aggregator(
+            phase,
+            sorted(parcels),
+            self.settings.aggregation,
+            self.settings.trim,
+            self.settings.clip,
+            self.weighting.individual if phase.name == "train" else frozenset(),
+            self.folder / "spill",
+        )
+        norms: list[float] = []
+        waiting = set(parcels)
+        done = 0
+        for party, answer in self._answers(parcels):
+            verdict = ""
+            try:
+                if isinstance(answer, Failure):
+                    raise Refused(answer.reason)
+                expected = step.component.expect(phase, server, party, parcels.get(party, Parcel()), context)
+                norm = guard.check(party, answer, expected, parcels.get(party, Parcel()))
+                joined = _joined(phase, self.parties[party], answer) or book.joined[party]
+                weight = self.weighting.weight(server, party, joined, answer.statistics)
+                ledger.record(party, "up", answer)
+                aggregator.add(party, answer, weight, norm, parcels[party])
+                norms.append(norm)
+                if answer.generation:
+                    book.generations[party] = answer.generation
+            except Refused as reason:
+                verdict = str(reason)
+                if isinstance(answer, Parcel):
+                    ledger.record(party, "up", answer, verdict)
+                if party in waiting:
+                    aggregator.skip(party, verdict)
+                self._note_failure(step, party, verdict, answer)
+            if party in waiting:
+                waiting.remove(party)
+                done += 1
+            self._tell("answer", step, party=party, done=done, total=len(parcels), verdict=verdict)
+        for party in sorted(waiting):
+            aggregator.skip(party, "no answer")
+        self._check_quorum(step, aggregator, len(parcels))
+        if phase.name == "train" and BACKBONE in phase.up and norms:
+            book.norms.append(median(norms))
+        return aggregator
+
+    def _answers(self, parcels: Mapping[str, Parcel]) -> Iterator[tuple[str, Parcel | Failure]]:
+        return self.transport.exchange(parcels) if parcels else iter(())
+
+    def _check_quorum(self, step: Step, aggregator: Aggregator, asked: int) -> None:
+        needed = max(1, math.ceil(self.settings.quorum * asked - 1e-9)) if asked else 0
+        if asked == 0 and step.phase.name in ("join", "train"):
+            raise FedVisageError(f"round {step.round}, {step.phase.name}: no party takes part")
+        if aggregator.accepted < needed:
+            party, reason = next(iter(aggregator.absent.items()))
+            raise FedVisageError(
+                f"round {step.round}, {step.phase.name}: {aggregator.accepted} of {asked} parties counted, "
+                f"{needed} needed; {party}: {reason} (all reasons in {self.folder / 'failures.log'})"
+            )
+
+    def _remember(self, phase: Phase, result: Result, book: Book) -> None:
+        if not phase.counts:
+            return
+        for party, numbers in result.statistics.items():
+            book.joined[party] = Joined(self.parties[party], int(numbers["samples"]), int(numbers.get("classes", 0)))
+        book.refused |= result.absent
+
+    def _log(self, step: Step, result: Result, server: State, metrics: JsonLines) -> None:
+        names = sorted({name for numbers in result.statistics.values() for name in numbers})
+        summary = {name: _average(result, name) for name in names}
+        row: dict[str, Any] = {"round": step.round, "phase": step.phase.name, "repeat": step.repeat} | summary
+        row |= {"accepted": len(result.statistics), "parties": result.statistics, "absent": result.absent}
+        rows = [row]
+        self._tell("absorbed", step, numbers=summary)
+        if step.last_of_round and self.observe:
+            rows.append({"round": step.round, "phase": "test"} | dict(self.observe(step.round, server)))
+        for entry in rows:
+            for tracker in (metrics, *self.trackers):
+                tracker.log(entry)
+
+    def _note_failure(self, step: Step, party: str, verdict: str, answer: Parcel | Failure) -> None:
+        detail = answer.detail if isinstance(answer, Failure) else ""
+        with (self.folder / "failures.log").open("a", encoding="utf-8") as file:
+            file.write(f"round {step.round}, {step.phase.name}, {party}: {verdict}\n{detail}")
+
+    def _tell(self, kind: str, step: Step, **more: Any) -> None:
+        self.watch(Event(kind, step.round, self.settings.rounds, step.phase.name, **more))
+
+
+def _joined(phase: Phase, role: str, answer: Parcel) -> Joined | None:
+    if not phase.counts:
+        return None
+    return Joined(role, int(answer.statistics["samples"]), int(answer.statistics.get("classes", 0)))
+
+
+def _average(result: Result, name: str) -> float:
+    """Weighted average of a number over the parties that reported it."""
+    parties = [party for party, numbers in result.statistics.items() if name in numbers]
+    total = math.fsum(result.weights[party] for party in parties)
+    if total <= 0:
+        return math.fsum(result.statistics[party][name] for party in parties) / len(parties)
+    return math.fsum(result.weights[party] * result.statistics[party][name] for party in parties) / total
+
+
+def _check_down(phase: Phase, parcels: Mapping[str, Parcel], cohort: Sequence[str]) -> None:
+    """A method may only send what it declares, to whom it declares."""
+    if set(parcels) != set(cohort):
+        raise FedVisageError(f"phase '{phase.name}' planned for other parties than its cohort")
+    for party, parcel in parcels.items():
+        extra = [group for group in parcel.tensors if group not in phase.down]
+        if extra:
+            raise FedVisageError(
+                f"phase '{phase.name}' would send undeclared '{extra[0]}' to {party}; nothing was sent"
+            )

@@ -1,0 +1,18 @@
+"""Everything in one place: all parties' images pooled, the upper bound that federated learning may not have."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from fedvisage.core.method import METHODS
+from fedvisage.methods.fedavg import FedAvg
+
+
+@METHODS.register("central")
+class Central(FedAvg):
+    """One party that holds all images; a round is its local work."""
+
+    pools: ClassVar[bool] = True
+    summary: ClassVar[str] = "pools all parties' images: an upper bound that breaks the constraint"
+
+    classifier: Literal["private"] = "private"

@@ -1,0 +1,164 @@
+"""FedAvg and FedPE: averaging backbones of parties that train on their own people.
+
+FedAvg (McMahan et al., AISTATS 2017): in each round every party trains the global model on its own data and the server
+averages the results in proportion to the parties' images. For face recognition the class embeddings, one vector per
+person, are the question. The papers use the name FedAvg for both answers:
+
+- `classifier = "private"`: each party keeps the embeddings of its own people and trains against those only. This is
+  FedPE (federated averaging with private embeddings; Niu & Deng, AAAI 2022). Nothing about a person leaves.
+- `classifier = "shared"`: all embeddings of all parties' people go to every party and are averaged like the backbone.
+  Every party then holds what amounts to a face template of every person.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedvisage.config import Training
+from fedvisage.core.codec import State
+from fedvisage.core.method import METHODS, Audience, Context, Method, Party, Phase, Reduction, Result, broadcast
+from fedvisage.core.parcel import BACKBONE, BUFFERS, PRIVATE_EMBEDDINGS, Parcel
+from fedvisage.core.randomness import Streams
+from fedvisage.models import Backbone
+from fedvisage.training import Batch, Correct, Fit, Trainer, embed_images, learning_rate, loss_of
+
+EMBEDDINGS = "class_embeddings"
+
+
+@METHODS.register("fedavg")
+class FedAvg(Method):
+    """Federated averaging; see the module."""
+
+    summary: ClassVar[str] = "average the backbones; class embeddings private (FedPE) or shared with everybody"
+
+    training: Training = Training()
+    rounds: int = 1
+    classifier: Literal["private", "shared"] = "private"
+    embeddings_start: Literal["random", "mean"] = "random"
+    """Private class embeddings start at random, or at the mean embedding of each person's images."""
+
+    def phases(self) -> tuple[Phase, ...]:
+        """Join once, then train in every round."""
+        model: dict[str, Audience] = {BACKBONE: "all", BUFFERS: "all"}
+        down, up = dict(model), dict[str, Reduction]({BACKBONE: "weighted_sum", BUFFERS: "weighted_sum"})
+        if self.classifier == "shared":
+            down[PRIVATE_EMBEDDINGS] = "all"
+            up[PRIVATE_EMBEDDINGS] = "weighted_sum"
+        first = model if self.starts_at_mean else {}
+        return (
+            Phase(
+                "join", "start", sampled=False, down=first, reports=("samples",), may_report=("classes",), counts=True
+            ),
+            Phase("train", down=down, up=up, reports=("samples", "loss")),
+        )
+
+    @property
+    def starts_at_mean(self) -> bool:
+        """Whether parties need the start model to make their first class embeddings."""
+        return self.embeddings_start == "mean" and self.classifier == "private"
+
+    def plan_join(self, server: State, cohort: Sequence[str], context: Context) -> dict[str, Parcel]:
+        """The start model, where the first class embeddings are means of its embeddings."""
+        return broadcast(server, (BACKBONE, BUFFERS) if self.starts_at_mean else (), cohort)
+
+    def join(self, party: Party, parcel: Parcel) -> Parcel:
+        """Make the private class embeddings and say how many images and people there are."""
+        faces = party.faces.train
+        if self.classifier == "private":
+            size = party.weights.model.metadata.embedding_size
+            if self.starts_at_mean:
+                party.state[EMBEDDINGS] = mean_embeddings(party.load(parcel), party)
+            else:
+                party.state[EMBEDDINGS] = random_embeddings(faces.classes, size, party.streams)
+        return Parcel(statistics={"samples": len(faces), "classes": faces.classes})
+
+    def absorb_join(self, server: State, result: Result, context: Context) -> State:
+        """With shared class embeddings: one matrix over all people, each party's rows following the one before."""
+        if self.classifier == "private":
+            return server
+        offsets, total = {}, 0
+        for party in sorted(context.joined):
+            offsets[party], total = total, total + context.joined[party].classes
+        everybody = random_embeddings(total, context.embedding_size, context.streams)
+        return server | {"offsets": offsets, PRIVATE_EMBEDDINGS: {"all": everybody}}
+
+    def plan_train(self, server: State, cohort: Sequence[str], context: Context) -> dict[str, Parcel]:
+        """The global model to everybody."""
+        parcels = broadcast(server, (group for group in self.phases()[1].down if group in server), cohort)
+        if self.classifier == "shared":
+            for party, parcel in parcels.items():
+                parcel.statistics["class_offset"] = server["offsets"][party]
+        return parcels
+
+    def train(self, party: Party, parcel: Parcel) -> Parcel:
+        """Local work from the global model; backbone and buffers come up."""
+        model = party.load(parcel)
+        shared = self.classifier == "shared"
+        start = parcel[PRIVATE_EMBEDDINGS]["all"].clone() if shared else party.state[EMBEDDINGS]
+        offset = int(parcel.statistics.get("class_offset", 0))
+        embeddings, fit = self.fit(party, parcel, model, start, offset)
+        answer = Parcel({BACKBONE: party.weights.backbone, BUFFERS: party.weights.buffers})
+        if shared:
+            answer.tensors[PRIVATE_EMBEDDINGS] = {"all": embeddings}
+        else:
+            party.state[EMBEDDINGS] = embeddings
+        answer.tensors = {group: tensors for group, tensors in answer.tensors.items() if tensors}
+        answer.statistics = {"samples": len(party.faces.train), "loss": fit.loss}
+        return answer
+
+    def fit(
+        self, party: Party, parcel: Parcel, model: Backbone, embeddings: Tensor, offset: int = 0
+    ) -> tuple[Tensor, Fit]:
+        """Train backbone and class embeddings (C, d) on the party's images; the embeddings afterwards."""
+        work = self.training
+        rate = learning_rate(work, party.round, self.rounds)
+        trainer = Trainer(model, {EMBEDDINGS: embeddings}, work, rate)
+        if work.optimiser_state == "keep":
+            trainer.restore(party.state.get("optimiser", {}))
+        head = trainer.others[EMBEDDINGS]
+        criterion = loss_of(work)
+
+        def loss(features: Tensor, batch: Batch) -> Tensor:
+            return criterion(features, head, batch.labels + offset)
+
+        fit = trainer.fit(party.faces.train, loss, party.streams.child("train"), self.correction(party, parcel))
+        if work.optimiser_state == "keep":
+            party.state["optimiser"] = trainer.state()
+        return trainer.values()[EMBEDDINGS], fit
+
+    def correction(self, party: Party, parcel: Parcel) -> Correct | None:
+        """How this method changes gradients before each step; plain averaging does not."""
+        return None
+
+    def absorb_train(self, server: State, result: Result, context: Context) -> State:
+        """The average becomes the global model."""
+        return server | result.reduced
+
+
+@METHODS.register("fedpe")
+class FedPE(FedAvg):
+    """FedAvg with private class embeddings, under the name the FedGC paper gives it."""
+
+    summary: ClassVar[str] = "average the backbones; class embeddings stay private"
+
+    classifier: Literal["private"] = "private"
+
+
+def random_embeddings(classes: int, size: int, streams: Streams) -> Tensor:
+    """Class embeddings (C, d) drawn from N(0, 0.01)."""
+    return torch.randn(classes, size, generator=streams.torch("class embeddings")) * 0.1
+
+
+def mean_embeddings(model: Backbone, party: Party) -> Tensor:
+    """Mean of the unit embeddings of each person's images, normalised again (C, d)."""
+    faces = party.faces.train
+    assert faces.labels is not None
+    embeddings = embed_images(model, faces, normalise=True).astype(np.float64)
+    sums = np.zeros((faces.classes, embeddings.shape[1]))
+    np.add.at(sums, faces.labels, embeddings)
+    return torch.from_numpy((sums / np.linalg.norm(sums, axis=1, keepdims=True)).astype(np.float32))

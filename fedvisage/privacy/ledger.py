@@ -1,0 +1,108 @@
+"""The record of every parcel that crossed: round, attempt, party, direction, group, tensor names, bytes.
+
+One JSON object per line. Tensor names and shapes of a group are written once, as a `layout` line, and referred to by
+number afterwards, so that a ledger of ten thousand parties stays readable. The ledger is only ever appended to: what
+was sent before an interruption was sent, and stays recorded.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+from fedvisage.core.errors import FedVisageError
+from fedvisage.core.parcel import STATISTICS, Parcel, Tensors, group_bytes, layout
+
+
+class Ledger:
+    """Appends a line per parcel and group to a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._layouts: dict[tuple[Any, ...], int] = {}
+        if path.exists():
+            _drop_torn_line(path)
+            for row in read_ledger(path):
+                if "layout" in row:
+                    names = tuple((name, tuple(shape), kind) for name, shape, kind in row["tensors"])
+                    self._layouts[(row["group"], names)] = row["layout"]
+        self._file = path.open("a", encoding="utf-8")
+        self._seen: dict[int, tuple[Tensors, int, int]] = {}
+
+    def record(self, party: str, direction: Literal["down", "up"], parcel: Parcel, verdict: str = "") -> None:
+        """Write down one parcel; `verdict` says why an answer was not counted."""
+        stamp = parcel.stamp
+        head = f'{{"round":{stamp.round},"phase":"{stamp.phase}","attempt":{stamp.attempt},"party":{json.dumps(party)},'
+        head += f'"direction":"{direction}",'
+        tail = f',"refused":{json.dumps(verdict)}}}\n' if verdict else "}\n"
+        for group, tensors in parcel.tensors.items():
+            number, size = self._layout(group, tensors)
+            self._file.write(f'{head}"group":"{group}","tensors":{number},"bytes":{size}{tail}')
+        if parcel.statistics or not parcel.tensors:
+            names = json.dumps(sorted(parcel.statistics))
+            size = 8 * len(parcel.statistics)
+            self._file.write(f'{head}"group":"{STATISTICS}","names":{names},"bytes":{size}{tail}')
+
+    def _layout(self, group: str, tensors: Tensors) -> tuple[int, int]:
+        known = self._seen.get(id(tensors))
+        if known and known[0] is tensors:
+            return known[1], known[2]
+        names = tuple(
+            (name, shape, str(kind).removeprefix("torch.")) for name, (shape, kind) in layout(tensors).items()
+        )
+        number = self._layouts.get((group, names))
+        if number is None:
+            number = self._layouts[(group, names)] = len(self._layouts)
+            self._file.write(json.dumps({"layout": number, "group": group, "tensors": names}) + "\n")
+        size = group_bytes(tensors)
+        if len(self._seen) > 64:
+            self._seen.clear()
+        self._seen[id(tensors)] = (tensors, number, size)
+        return number, size
+
+    def flush(self) -> None:
+        """Hand everything to the operating system."""
+        self._file.flush()
+        self._seen.clear()
+
+    def close(self) -> None:
+        """Flush and close."""
+        self._file.close()
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def read_ledger(path: Path) -> Iterator[dict[str, Any]]:
+    """The ledger's lines as dicts."""
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                yield json.loads(line)
+            except json.JSONDecodeError:
+                raise FedVisageError(f"{path}, line {number}: not a ledger line") from None
+
+
+def _drop_torn_line(path: Path) -> None:
+    """Cut a last line that a killed process left half-written."""
+    with path.open("rb+") as file:
+        end = file.seek(0, 2)
+        position = end
+        while position > 0:
+            start = max(0, position - 65536)
+            file.seek(start)
+            newline = file.read(position - start).rfind(b"\n")
+            if newline >= 0:
+                position = start + newline + 1
+                break
+            position = start
+        if position < end:
+            file.truncate(position)

@@ -1,0 +1,336 @@
+"""A run from recipe to report: faces, partition, start model, rounds, comparisons, scores, page.
+
+Every stage leaves its result in the run folder and is skipped when the run is resumed and the result is there.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedvisage.build import CACHE, START, HostMaker, Parts, build_parts, make_transport, open_faces, resolve
+from fedvisage.config import Recipe, load_recipe, to_toml
+from fedvisage.core.codec import State, load_state, save_state, write_atomically
+from fedvisage.core.errors import FedVisageError
+from fedvisage.core.method import Party
+from fedvisage.core.parcel import BACKBONE, BUFFERS, PUBLIC_EMBEDDINGS, Parcel, Tensors
+from fedvisage.core.randomness import Streams
+from fedvisage.core.weights import Weights, snapshot
+from fedvisage.faces.faceset import Faces
+from fedvisage.faces.partition import Partition, PartyFaces, make_partition
+from fedvisage.federation import Event, Federation, StateStore, extra_trackers
+from fedvisage.methods.fedavg import EMBEDDINGS, FedAvg
+from fedvisage.models import create_backbone, load_model, save_model
+from fedvisage.report import write_report
+from fedvisage.scoring import Score, TestSet
+from fedvisage.training import choose_device
+
+Watch = Callable[[Event], None]
+EVALUATION = "evaluation.json"
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """Where the run is and what it scored."""
+
+    folder: Path
+    scores: Mapping[str, Score]
+    """Per model (`start`, the method, each comparison): `accuracy`, `accuracy_std`, `tar` by FAR, and so on."""
+
+    @property
+    def model_path(self) -> Path:
+        """The federated model."""
+        return self.folder / "model.safetensors"
+
+    @property
+    def report_path(self) -> Path:
+        """The report page."""
+        return self.folder / "report.html"
+
+    def __str__(self) -> str:
+        fars = sorted({far for score in self.scores.values() for far in score["tar"]}, key=float, reverse=True)
+        lines = [f"{'model':<12}{'accuracy':>10}" + "".join(f"{'TAR@' + far:>12}" for far in fars)]
+        for name, score in self.scores.items():
+            tars = "".join(f"{100 * score['tar'][far]:>11.2f}%" for far in fars)
+            lines.append(f"{name:<12}{100 * score.get('accuracy', math.nan):>9.2f}%{tars}")
+        return "\n".join(lines)
+
+
+def run(
+    recipe: Recipe | str | Path,
+    out: str | Path | None = None,
+    *,
+    resume: bool = False,
+    fresh: bool = False,
+    watch: Watch = lambda event: None,
+) -> RunResult:
+    """Run a recipe in the folder `out`; `resume` goes on with what is there, `fresh` removes it first."""
+    recipe = resolve(load_recipe(recipe) if isinstance(recipe, str | Path) else recipe)
+    folder = _prepare_folder(Path(out) if out else Path("runs") / recipe.name, recipe, resume, fresh)
+    finished = folder / EVALUATION
+    if not finished.exists():
+        with _threads(recipe.federation.threads):
+            scores = _Run(recipe, folder, watch).execute()
+        write_atomically(finished, [json.dumps(scores, indent=1).encode()])
+        shutil.rmtree(folder / CACHE, ignore_errors=True)
+    write_report(folder)
+    return RunResult(folder, json.loads(finished.read_text())["models"])
+
+
+class _Run:
+    """The stages of one run."""
+
+    def __init__(self, recipe: Recipe, folder: Path, watch: Watch) -> None:
+        self.recipe, self.folder, self.watch = recipe, folder, watch
+        self.streams = Streams(recipe.seed)
+        self.faces = open_faces(recipe, folder / CACHE)
+        self.partition = self._partition()
+        self.device = choose_device(recipe.federation.device)
+        self.model = create_backbone(
+            recipe.backbone.name,
+            embedding_size=recipe.backbone.embedding_size,
+            image_size=recipe.faces.size,
+            generator=self.streams.torch("backbone"),
+            device=self.device,
+        )
+        self.weights = Weights(self.model, recipe.federation.batchnorm)
+        test = self.partition.test
+        self.test = TestSet(Faces(self.faces, test), recipe.evaluation, self.streams) if test else None
+
+    def execute(self) -> dict[str, Any]:
+        """All stages; the contents of evaluation.json."""
+        recipe, folder = self.recipe, self.folder
+        initial = self._start_model()
+        scores: dict[str, Score] = {}
+        if self.test:
+            self._load(initial)
+            scores["start"] = self.test.score(self.model)
+        name = recipe.method["name"]
+        scores |= self._federate(build_parts(recipe, recipe.method), self.partition, folder, initial, name)
+        for other in recipe.compare:
+            parts = build_parts(recipe, {"name": other})
+            partition = self.partition.pooled() if parts.method.pools else self.partition
+            inner = folder / "compare" / other
+            inner.mkdir(parents=True, exist_ok=True)
+            scores |= self._federate(parts, partition, inner, initial, other)
+        return {"models": scores, "test": self.test.describe() if self.test else {}, "seed": recipe.seed}
+
+    def _partition(self) -> Partition:
+        path = self.folder / "partition.json"
+        if path.exists():
+            return Partition.load(path)
+        partition = make_partition(self.faces, self.recipe.partition, self.streams.child("partition"))
+        partition.save(path, self.faces.names, self.faces.labels)
+        return partition
+
+    def _load(self, state: State) -> None:
+        self.weights.load({**state[BACKBONE], **state[BUFFERS]})
+        if self.weights.local:
+            self.weights.load(state["batchnorm"])
+
+    def _start_model(self) -> State:
+        """A new network, trained on the public identities where the recipe says so."""
+        path = self.folder / START
+        if path.exists():
+            return load_state(path)
+        public: Tensors = {}
+        if self.recipe.pretrain.epochs:
+            public = {"all": self._pretrain()}
+        weights = self.weights
+        state: State = {BACKBONE: snapshot(weights.backbone), BUFFERS: snapshot(weights.buffers)}
+        state |= {"batchnorm": snapshot(weights.local), PUBLIC_EMBEDDINGS: public}
+        save_state(path, state)
+        return state
+
+    def _pretrain(self) -> torch.Tensor:
+        """Train on the public identities as one party would; their class embeddings (C, d)."""
+        work, public = self.recipe.pretrain, self.partition.public
+        if not public:
+            raise FedVisageError("pretrain.epochs is set, but partition.public is 0: there is nobody to pre-train on")
+        epochs = work.epochs
+        once = work.model_copy(update={"epochs": 1, "optimiser_state": "keep"})
+        method = FedAvg(training=once, rounds=epochs)
+        faces = PartyFaces(Faces(self.faces, public), None, None)
+        state: State = {}
+        for epoch in range(1, epochs + 1):
+            streams = self.streams.child("pretrain", epoch)
+            party = Party("public", "trainer", epoch, faces, state, self.weights, streams)
+            if epoch == 1:
+                method.join(party, Parcel())
+            state[EMBEDDINGS], fit = method.fit(party, Parcel(), self.model, state[EMBEDDINGS])
+            self.watch(Event("absorbed", epoch, epochs, "pre-train", numbers={"loss": fit.loss}))
+        embeddings: torch.Tensor = state[EMBEDDINGS].cpu()
+        return embeddings
+
+    def _federate(
+        self, parts: Parts, partition: Partition, folder: Path, initial: State, label: str
+    ) -> dict[str, Score]:
+        """Run one method and score what it gives: the global model, or every party's own."""
+        recipe = self.recipe
+        settings = recipe.federation
+        if parts.method.pools:
+            settings = settings.model_copy(update={"threads_per_party": settings.threads, "workers": 1})
+        maker = HostMaker(recipe, parts.components, partition, self.folder, folder)
+        transport = make_transport(maker, settings, len(partition.parties))
+        try:
+            federation = Federation(
+                parts.method,
+                parts.weighting,
+                parts.others,
+                {name: share.role for name, share in partition.parties.items()},
+                transport,
+                settings,
+                folder,
+                self.streams.child("federation"),
+                initial,
+                self.model.metadata.embedding_size,
+                extra_trackers(recipe.track, folder, recipe.name),
+                _labelled(self.watch, label if folder != self.folder else ""),
+                self._observer(),
+            )
+            server, book = federation.run()
+        finally:
+            transport.close()
+        self._load(server)
+        _reset_counters(self.model)
+        save_model(folder / "model.safetensors", self.model, {"recipe": recipe.name, "method": label})
+        score = self.test.score(self.model) if self.test else None
+        personal = self._personal_models(parts, book.generations, folder)
+        if self.test and parts.method.has_no_global_model:
+            score = self._score_parties(personal, self.test)
+        return {label: score} if score else {}
+
+    def _observer(self) -> Callable[[int, State], Mapping[str, float]] | None:
+        every = self.recipe.evaluation.every
+        test = self.test
+        if not every or not test:
+            return None
+
+        def observe(round: int, server: State) -> Mapping[str, float]:
+            if round % every and round != self.recipe.federation.rounds:
+                return {}
+            self._load(server)
+            with _threads(self.recipe.federation.threads):
+                score = test.score(self.model)
+            tars = {f"tar@{far}": tar for far, tar in score["tar"].items() if math.isfinite(tar)}
+            return {"accuracy": score["accuracy"]} | tars if "accuracy" in score else tars
+
+        return observe
+
+    def _personal_models(self, parts: Parts, generations: Mapping[str, str], folder: Path) -> dict[str, Path]:
+        """Each party's own model as a file of its own, where the method gives it one."""
+        store, paths = StateStore(folder / "parties"), {}
+        for party, generation in sorted(generations.items()):
+            tensors = parts.method.personal(store.load(party, generation))
+            if tensors is None:
+                continue
+            self.weights.load(tensors)
+            _reset_counters(self.model)
+            paths[party] = folder / "parties" / party / "model.safetensors"
+            save_model(paths[party], self.model, {"recipe": self.recipe.name, "party": party})
+        return paths
+
+    def _score_parties(self, models: Mapping[str, Path], test: TestSet) -> Score:
+        """Every party's own model on the same test identities: mean and spread over the parties."""
+        scores = {party: test.score(load_model(path).to(self.device)) for party, path in models.items()}
+        accuracies = [score["accuracy"] for score in scores.values() if "accuracy" in score]
+        spread = (
+            {"accuracy": float(np.mean(accuracies)), "accuracy_std": float(np.std(accuracies))} if accuracies else {}
+        )
+        fars = next(iter(scores.values()))["tar"]
+        tar = {far: float(np.mean([score["tar"][far] for score in scores.values()])) for far in fars}
+        parties = {party: {k: v for k, v in score.items() if k != "histogram"} for party, score in scores.items()}
+        return {**spread, "tar": tar, "parties": parties}
+
+
+def environment() -> dict[str, Any]:
+    """What results may depend on besides the recipe."""
+    packages = ("fedvisage", "torch", "numpy", "scikit-learn", "pydantic", "safetensors")
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "gpus": [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())],
+        "packages": {name: version(name) for name in packages},
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor()
+
+
+def _prepare_folder(folder: Path, recipe: Recipe, resume: bool, fresh: bool) -> Path:
+    saved = folder / "recipe.toml"
+    if fresh and saved.exists():
+        shutil.rmtree(folder)
+    if folder.exists() and not folder.is_dir():
+        raise FedVisageError(f"{folder} is a file; a run needs a folder")
+    if folder.exists() and any(folder.iterdir()):
+        if not resume:
+            raise FedVisageError(
+                f"{folder} is not empty: resume it (--resume), start over (--fresh) or choose another --out"
+            )
+        if not saved.exists():
+            raise FedVisageError(f"{folder} holds no run to resume: recipe.toml is missing")
+        _check_same_recipe(saved, recipe)
+        return folder
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FedVisageError(f"cannot create {folder}: {error.strerror}") from error
+    write_atomically(folder / "environment.json", [json.dumps(environment(), indent=1).encode()])
+    write_atomically(saved, [to_toml(recipe).encode()])
+    return folder
+
+
+def _check_same_recipe(saved: Path, recipe: Recipe) -> None:
+    """A run goes on with the recipe it began with; only how it uses the machine may change."""
+    free = {"workers": 0, "timeout": None}
+
+    def comparable(one: Recipe) -> list[str]:
+        return to_toml(one.model_copy(update={"federation": one.federation.model_copy(update=free)})).splitlines()
+
+    before, now = comparable(load_recipe(saved)), comparable(recipe)
+    if before != now:
+        different = sorted(set(before) ^ set(now))
+        raise FedVisageError(f"{saved} was made with another recipe ({'; '.join(different[:4])}): use another --out")
+
+
+def _labelled(watch: Watch, label: str) -> Watch:
+    """Events of a comparison carry its name."""
+    return (lambda event: watch(replace(event, phase=f"{label}: {event.phase}"))) if label else watch
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _reset_counters(model: nn.Module) -> None:
+    """`num_batches_tracked` counts what this process happened to train; it is no part of a result."""
+    for name, buffer in model.named_buffers():
+        if name.endswith("num_batches_tracked"):
+            buffer.zero_()

@@ -1,0 +1,20 @@
+"""Local training: batches, augmentation, optimiser, devices and the one training loop."""
+
+from fedvisage.training.batches import Batch, augment, batches
+from fedvisage.training.devices import autocast, choose_device
+from fedvisage.training.embedding import embed_images
+from fedvisage.training.loop import Correct, Fit, Trainer, learning_rate, loss_of
+
+__all__ = [
+    "Batch",
+    "Correct",
+    "Fit",
+    "Trainer",
+    "augment",
+    "autocast",
+    "batches",
+    "choose_device",
+    "embed_images",
+    "learning_rate",
+    "loss_of",
+]

@@ -1,0 +1,108 @@
+"""Batches of augmented images in an order drawn from a stream, optionally prepared ahead in a thread."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from queue import Queue
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedvisage.config import Training
+from fedvisage.core.errors import FedVisageError
+from fedvisage.core.method import Images
+from fedvisage.core.randomness import Streams
+
+
+class Batch(NamedTuple):
+    """Images (n, H, W, 3) uint8, their labels (n,) and their numbers in the set (n,)."""
+
+    images: Tensor
+    labels: Tensor
+    indices: NDArray[np.int64]
+
+
+def batches(images: Images, work: Training, streams: Streams, device: torch.device) -> Iterator[Batch]:
+    """The batches of one stretch of local work: whole epochs, or a number of steps cycling through the images."""
+    if len(images) < 2:
+        raise FedVisageError(f"{len(images)} training image: training needs at least 2")
+    plan = itertools.islice(_orders(len(images), work, streams), work.steps)
+    made = (_make(images, chosen, work, streams.child(step), device) for step, chosen in enumerate(plan))
+    return _ahead(made, work.prefetch) if work.prefetch else made
+
+
+def _orders(count: int, work: Training, streams: Streams) -> Iterator[NDArray[np.int64]]:
+    epochs = itertools.count() if work.local_epochs is None else range(work.local_epochs)
+    for epoch in epochs:
+        order = streams.numpy("order", epoch).permutation(count)
+        cuts = list(range(work.batch_size, count, work.batch_size))
+        if cuts and count - cuts[-1] == 1:
+            cuts.pop()
+        yield from np.split(order, cuts)
+
+
+def _make(images: Images, chosen: NDArray[np.int64], work: Training, streams: Streams, device: torch.device) -> Batch:
+    pixels = images.read(chosen)
+    if work.flip or work.crop:
+        pixels = augment(pixels, work.flip, work.crop, streams.numpy("augment"))
+    labels = images.labels[chosen] if images.labels is not None else np.full(len(chosen), -1)
+    return Batch(torch.from_numpy(pixels).to(device), torch.from_numpy(labels).to(device), chosen)
+
+
+def augment(pixels: NDArray[np.uint8], flip: bool, crop: int, rng: np.random.Generator) -> NDArray[np.uint8]:
+    """Each image (n, H, W, 3) mirrored with probability one half and shifted by up to `crop` pixels each way.
+
+    What a shift uncovers repeats the image's border.
+    """
+    count, height, width, _ = pixels.shape
+    rows = np.broadcast_to(np.arange(height), (count, height))
+    columns = np.broadcast_to(np.arange(width), (count, width))
+    if flip:
+        mirrored = rng.random(count) < 0.5
+        columns = np.where(mirrored[:, None], columns[:, ::-1], columns)
+    if crop:
+        down = rng.integers(-crop, crop + 1, size=(count, 1))
+        right = rng.integers(-crop, crop + 1, size=(count, 1))
+        rows, columns = np.clip(rows + down, 0, height - 1), np.clip(columns + right, 0, width - 1)
+    return pixels[np.arange(count)[:, None, None], rows[:, :, None], columns[:, None, :]]
+
+
+@dataclass
+class _Raised:
+    error: BaseException
+
+
+def _ahead(made: Iterator[Batch], depth: int) -> Iterator[Batch]:
+    """Items of `made`, prepared by a thread that stays at most `depth` ahead."""
+    queue: Queue[Batch | _Raised | None] = Queue(depth)
+    stop = threading.Event()
+
+    def produce() -> None:
+        try:
+            for item in made:
+                queue.put(item)
+                if stop.is_set():
+                    return
+            queue.put(None)
+        except BaseException as error:
+            queue.put(_Raised(error))
+
+    thread = threading.Thread(target=produce, daemon=True)
+    thread.start()
+    try:
+        while (item := queue.get()) is not None:
+            if isinstance(item, _Raised):
+                raise item.error
+            yield item
+    finally:
+        stop.set()
+        while thread.is_alive():
+            while not queue.empty():
+                queue.get()
+            thread.join(0.01)
