@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import Any
 
 from fedvisage.cli.output import Json, show_json, show_table
 from fedvisage.core.method import METHODS
@@ -12,10 +13,12 @@ from fedvisage.privacy import declared_groups
 
 def methods_command(as_json: Json = False) -> None:
     """List the methods, with what leaves a party under each."""
-    table = {}
+    table: dict[str, dict[str, Any]] = {}
     for name, kind in METHODS.items():
         method = kind()
-        options = {key: value for key, value in method.model_dump(mode="json").items() if key not in ("training", "rounds")}
+        options = {
+            key: value for key, value in method.model_dump(mode="json").items() if key not in ("training", "rounds")
+        }
         phases = declared_groups([method])
         table[name] = {"summary": kind.summary, "pools": kind.pools, "options": options, "phases": phases}
     if as_json:

@@ -42,7 +42,7 @@ def run_command(
 
 
 class ProgressBars:
-    """A bar over rounds and one over the parties of the present exchange; a line per round where there is no terminal."""
+    """A bar over rounds and one over the parties of an exchange; a line per round where there is no terminal."""
 
     def __init__(self, quiet: bool = False) -> None:
         self._console = Console(stderr=True, quiet=quiet)
@@ -66,7 +66,9 @@ class ProgressBars:
         if event.verdict:
             self._console.print(f"  {event.party} not counted in round {event.round}: {event.verdict}", markup=False)
         if event.kind == "absorbed" and not self._live:
-            self._console.print(f"{event.phase:<24} {event.round}/{event.rounds}  {note}", markup=False, highlight=False)
+            self._console.print(
+                f"{event.phase:<24} {event.round}/{event.rounds}  {note}", markup=False, highlight=False
+            )
         if self._live:
             self._draw(event, note)
 

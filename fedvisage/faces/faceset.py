@@ -12,7 +12,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.lib import format as npy
@@ -81,11 +81,10 @@ class FileImages:
     def read(self, indices: Indices) -> Pixels:
         """Images (n, H, W, 3) RGB."""
         out = np.empty((len(indices), *self._shape), dtype=np.uint8)
+        row: Any
         for row, index in zip(out, indices, strict=True):
-            if (
-                not 0 <= index < self._count
-                or os.preadv(self._file, [row], self._offset + int(index) * self._row) != self._row
-            ):
+            inside = 0 <= index < self._count
+            if not inside or os.preadv(self._file, [row], self._offset + int(index) * self._row) != self._row:
                 raise FedVisageError(f"{self.path}: image {index} of {self._count:,} cannot be read")
         return out
 
@@ -119,7 +118,7 @@ class Faces:
         self._images = whole.images
         self._indices = np.asarray(indices, dtype=np.int64)
         identities = whole.labels[self._indices]
-        self._people = np.unique(identities) if like is None else like._people
+        self._people: Indices = np.unique(identities) if like is None else like._people
         if not np.isin(identities, self._people).all():
             raise FedVisageError("these images show people that the other view does not have")
         self._labels = np.searchsorted(self._people, identities).astype(np.int64) if labelled else None

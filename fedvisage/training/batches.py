@@ -64,8 +64,8 @@ def augment(pixels: NDArray[np.uint8], flip: bool, crop: int, rng: np.random.Gen
     rows = np.broadcast_to(np.arange(height), (count, height))
     columns = np.broadcast_to(np.arange(width), (count, width))
     if flip:
-        mirrored = rng.random(count) < 0.5
-        columns = np.where(mirrored[:, None], columns[:, ::-1], columns)
+        mirrored = rng.random((count, 1)) < 0.5
+        columns = np.where(mirrored, columns[:, ::-1], columns)
     if crop:
         down = rng.integers(-crop, crop + 1, size=(count, 1))
         right = rng.integers(-crop, crop + 1, size=(count, 1))

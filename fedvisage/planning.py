@@ -1,0 +1,141 @@
+"""What a run will cost, from the recipe alone: bytes on the wire, memory, parameter counts. No image is looked at."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from fedvisage.build import build_parts, resolve
+from fedvisage.config import Recipe
+from fedvisage.core.errors import FedVisageError
+from fedvisage.core.method import Phase
+from fedvisage.core.parcel import BACKBONE, BUFFERS, OPTIMISER, PRIVATE_EMBEDDINGS, PUBLIC_EMBEDDINGS, group_bytes
+from fedvisage.core.weights import Weights
+from fedvisage.models import Backbone, create_backbone
+
+FLOAT = 4
+
+
+def make_plan(recipe: Recipe) -> dict[str, Any]:
+    """Bytes per phase, party and group, totals per round and run, memory of server and party, parameter counts."""
+    recipe = resolve(recipe)
+    parts = build_parts(recipe, recipe.method)
+    model = create_backbone(
+        recipe.backbone.name,
+        embedding_size=recipe.backbone.embedding_size,
+        image_size=recipe.faces.size,
+        device="meta",
+    )
+    weights = Weights(model, recipe.federation.batchnorm)
+    people = identities_per_party(recipe)
+    sizes = _group_sizes(recipe, weights, model, people)
+    wire = []
+    for component in parts.components:
+        for phase in component.phases():
+            wire += _phase_rows(phase, sizes, people, recipe.partition.parties)
+    totals = _totals(wire, recipe)
+    state = group_bytes(weights.backbone) + group_bytes(weights.buffers)
+    individual = sum(row["bytes"] for row in wire if row["how"] == "individual" and row["group"] != "statistics")
+    return {
+        "recipe": recipe.name,
+        "method": recipe.method["name"],
+        "parties": recipe.partition.parties,
+        "participants": participants(recipe),
+        "rounds": recipe.federation.rounds,
+        "identities_per_party": people,
+        "backbone": {
+            "name": model.metadata.name,
+            "parameters": model.metadata.parameters,
+            "buffers": model.metadata.buffer_elements,
+            "travelling": sum(tensor.numel() for tensor in weights.backbone.values()),
+            "embedding_size": model.metadata.embedding_size,
+            "image_size": model.metadata.image_size,
+        },
+        "wire": wire,
+        "totals": totals,
+        "memory": {
+            "server": 2 * state + individual * participants(recipe),
+            "party": 4 * state + activation_bytes(model, recipe.training.batch_size),
+        },
+    }
+
+
+def identities_per_party(recipe: Recipe) -> int:
+    """People per party; the mean where sizes differ. For a face folder of unknown size it must be in the recipe."""
+    share = recipe.partition
+    if share.identities_per_party:
+        return share.identities_per_party
+    if recipe.faces.source != "synthetic":
+        raise FedVisageError("set partition.identities_per_party to plan for a face folder that is not looked at")
+    left = recipe.faces.identities - share.public - share.test - share.validators * share.identities_per_validator
+    if share.parties < 1 or left < share.parties:
+        raise FedVisageError(f"{recipe.faces.identities} identities are too few for this partition")
+    return left // share.parties
+
+
+def participants(recipe: Recipe) -> int:
+    """Parties in a round."""
+    return max(1, math.ceil(recipe.federation.participation * recipe.partition.parties - 1e-9))
+
+
+def activation_bytes(model: Backbone, batch: int) -> int:
+    """A rough estimate of what a training step keeps for the backward pass: every layer's output, once."""
+    elements = 0
+
+    def count(_: Any, __: Any, output: Any) -> None:
+        nonlocal elements
+        elements += output.numel()
+
+    hooks = [m.register_forward_hook(count) for m in model.modules() if not list(m.children())]
+    try:
+        size = model.metadata.image_size
+        model(torch.empty(2, 3, size, size, device="meta"))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return elements // 2 * batch * FLOAT
+
+
+def _group_sizes(recipe: Recipe, weights: Weights, model: Backbone, people: int) -> dict[str, int]:
+    width = model.metadata.embedding_size * FLOAT
+    return {
+        BACKBONE: group_bytes(weights.backbone),
+        BUFFERS: group_bytes(weights.buffers),
+        PRIVATE_EMBEDDINGS: people * width,
+        PUBLIC_EMBEDDINGS: recipe.partition.public * width,
+        OPTIMISER: group_bytes(weights.backbone),
+    }
+
+
+def _phase_rows(phase: Phase, sizes: dict[str, int], people: int, parties: int) -> list[dict[str, Any]]:
+    rows = []
+    for direction, groups in (("down", phase.down), ("up", phase.up)):
+        for group, how in groups.items():
+            size = sizes[group]
+            if group == PRIVATE_EMBEDDINGS and how in ("all", "weighted_sum"):
+                size *= parties
+            rows.append(_row(phase, direction, group, how, size))
+    numbers = len(phase.reports) + len(phase.may_report)
+    if numbers:
+        rows.append(_row(phase, "up", "statistics", "individual", 8 * numbers))
+    return rows
+
+
+def _row(phase: Phase, direction: str, group: str, how: str, size: int) -> dict[str, Any]:
+    times = {"phase": phase.name, "when": phase.when, "every": phase.every, "repeats": phase.repeats}
+    return times | {"direction": direction, "group": group, "how": how, "bytes": size}
+
+
+def _totals(wire: list[dict[str, Any]], recipe: Recipe) -> dict[str, int]:
+    totals = {"down": 0, "up": 0, "run": 0}
+    everybody, some, rounds = recipe.partition.parties, participants(recipe), recipe.federation.rounds
+    for row in wire:
+        size = row["bytes"] * row["repeats"]
+        if row["when"] != "round":
+            totals["run"] += size * everybody
+            continue
+        totals[row["direction"]] += size
+        totals["run"] += size * some * math.ceil(rounds / row["every"])
+    return totals
