@@ -47,7 +47,7 @@ class Partition(Section):
     test: Annotated[int, Field(ge=0)] = 0
     validators: Annotated[int, Field(ge=0)] = 0
     identities_per_validator: Count = 20
-    parties: Annotated[int, Field(ge=0)] = 8
+    parties: Count = 8
     sizes: Literal["equal", "log-normal"] = "equal"
     identities_per_party: Count | None = None
     """With equal sizes; by default the remaining identities are shared out evenly."""

@@ -83,11 +83,21 @@ def run(
     finished = folder / EVALUATION
     if not finished.exists():
         with _threads(recipe.federation.threads):
-            scores = _Run(recipe, folder, watch).execute()
+            scores = _open(recipe, folder, watch, keep=resume).execute()
         write_atomically(finished, [json.dumps(scores, indent=1).encode()])
         shutil.rmtree(folder / CACHE, ignore_errors=True)
     write_report(folder)
     return RunResult(folder, json.loads(finished.read_text())["models"])
+
+
+def _open(recipe: Recipe, folder: Path, watch: Watch, keep: bool) -> _Run:
+    """The run, ready to begin; where it cannot even begin, nothing of it stays behind."""
+    try:
+        return _Run(recipe, folder, watch)
+    except FedVisageError:
+        if not keep:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 class _Run:

@@ -19,9 +19,7 @@ def plan_command(recipe: RecipeArgument, changes: Changes = None, as_json: Json 
     print(f"backbone {model['name']}: {model['parameters']:,} parameters, {model['travelling']:,} travel\n")
     rows = [[row["phase"], row["direction"], row["group"], row["how"], size(row["bytes"])] for row in plan["wire"]]
     show_table(["phase", "direction", "group", "how", "bytes per party"], rows)
-    print(
-        f"\nper round and party: {size(totals['down'])} down, {size(totals['up'])} up; whole run {size(totals['run'])}"
-    )
-    print(
-        f"memory: server {size(plan['memory']['server'])}, party {size(plan['memory']['party'])} (tensors; batches estimated)"
-    )
+    crossing = f"{size(totals['down'])} down, {size(totals['up'])} up"
+    print(f"\nper round and party: {crossing}; whole run {size(totals['run'])}")
+    memory = plan["memory"]
+    print(f"memory: server {size(memory['server'])}, party {size(memory['party'])} (tensors; activations estimated)")

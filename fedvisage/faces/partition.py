@@ -98,8 +98,6 @@ def make_partition(faces: FaceSet, settings: Settings, streams: Streams) -> Part
     order = sorted(np.unique(faces.labels).tolist(), key=lambda label: faces.names[label])
     streams.numpy("identities").shuffle(order)
     images = _images_by_identity(faces.labels)
-    if settings.parties < 1:
-        raise FedVisageError("partition.parties is 0: a federation needs at least one party")
     reserved = settings.public + settings.test + settings.validators * settings.identities_per_validator
     left = len(order) - reserved
     if left < settings.parties:
