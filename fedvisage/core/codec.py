@@ -33,6 +33,8 @@ DTYPES = {
 }
 CODES = {dtype: code for code, dtype in DTYPES.items()}
 HEADER_LIMIT = 100_000_000
+LARGEST_SIZE = 2**48
+MOST_DIMENSIONS = 64
 
 State = dict[str, Any]
 """Plain data: nested dicts of tensors, numbers, strings, booleans, None and lists of those."""
@@ -90,14 +92,20 @@ def _view(name: str, entry: Any, data: memoryview) -> Tensor:
     try:
         dtype, shape, (first, last) = DTYPES[entry["dtype"]], entry["shape"], entry["data_offsets"]
         sizes = [*shape, first, last]
-        sound = all(type(size) is int and size >= 0 for size in sizes)
+        sound = len(shape) <= MOST_DIMENSIONS and all(type(size) is int and 0 <= size < LARGEST_SIZE for size in sizes)
     except (TypeError, KeyError, ValueError) as error:
         raise ValueError(f"entry of tensor '{name}' is malformed") from error
     if not sound or last > len(data) or last - first != math.prod(shape) * dtype.itemsize:
         raise ValueError(f"tensor '{name}' does not fit the bytes that hold it")
-    if first == last:
-        return torch.empty(shape, dtype=dtype)
-    return torch.frombuffer(data[first:last], dtype=torch.uint8).view(dtype).reshape(shape)
+    try:
+        if first == last:
+            return torch.empty(shape, dtype=dtype)
+        raw = torch.frombuffer(data[first:last], dtype=torch.uint8)
+        if raw.data_ptr() % dtype.itemsize:
+            raw = raw.clone()
+        return raw.view(dtype).reshape(shape)
+    except RuntimeError as error:
+        raise ValueError(f"tensor '{name}' has the impossible shape {shape}") from error
 
 
 def flatten(tree: State) -> tuple[dict[str, Tensor], Any]:
@@ -106,10 +114,15 @@ def flatten(tree: State) -> tuple[dict[str, Tensor], Any]:
 
     def walk(node: Any, path: str) -> Any:
         if isinstance(node, Tensor):
+            while path in tensors or path == "__metadata__":
+                path += "'"
             tensors[path] = node
             return {"$": path}
         if isinstance(node, Mapping):
-            return {str(key): walk(value, f"{path}/{key}" if path else str(key)) for key, value in node.items()}
+            for key in node:
+                if not isinstance(key, str) or key == "$":
+                    raise FedVisageError(f"state entry '{path}' has the key {key!r}; keys are strings other than '$'")
+            return {key: walk(value, f"{path}/{key}" if path else key) for key, value in node.items()}
         if isinstance(node, list | tuple):
             return [walk(value, f"{path}/{index}") for index, value in enumerate(node)]
         if node is None or isinstance(node, str | bool | int | float):
@@ -145,9 +158,11 @@ def write_atomically(path: Path, pieces: Iterable[bytes | memoryview], durable: 
             if durable:
                 os.fsync(file.fileno())
         os.replace(temporary, path)
-    except OSError as error:
+    except BaseException as error:
         if temporary:
             Path(temporary).unlink(missing_ok=True)
+        if not isinstance(error, OSError):
+            raise
         raise FedVisageError(
             f"cannot write {path}: {error.strerror or error}; what was there before is kept"
         ) from error
@@ -168,7 +183,7 @@ def load_state(path: Path) -> State:
     try:
         tensors, metadata = unpack(buffer)
         state = unflatten(tensors, json.loads(metadata["state"]))
-    except (ValueError, KeyError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise FedVisageError(f"{path} is damaged: {error}") from error
     if not isinstance(state, dict):
         raise FedVisageError(f"{path} is damaged: not a state")

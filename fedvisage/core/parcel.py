@@ -119,5 +119,5 @@ def decode(buffer: bytearray) -> Parcel:
             Stamp(int(head["stamp"][0]), str(head["stamp"][1]), int(head["stamp"][2])),
             str(head["generation"]),
         )
-    except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError, OverflowError, RecursionError) as error:
         raise ValueError(f"not a parcel: {type(error).__name__}: {error}") from error
