@@ -28,7 +28,8 @@ class Streams:
 
     def bits(self, *purpose: Key) -> int:
         """128 bits that name this purpose, and no other."""
-        text = "\x1f".join(f"{type(key).__name__}:{key}" for key in (*self.path, *purpose))
+        keys = (f"{type(key).__name__}:{key}".replace("\x1f", "\x1f\x1f") for key in (*self.path, *purpose))
+        text = "\x1f".join(keys)
         return int.from_bytes(blake2b(text.encode(), digest_size=16).digest(), "little")
 
     def numpy(self, *purpose: Key) -> np.random.Generator:
