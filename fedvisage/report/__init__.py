@@ -1,8 +1,5 @@
-"""The self-contained page of a run."""
+"""The self-contained page of a run, from the files of its folder alone."""
 
-from pathlib import Path
+from fedvisage.report.page import write_report
 
-
-def write_report(folder: Path) -> Path:
-    """Write report.html from the files of a run folder."""
-    return folder / "report.html"
+__all__ = ["write_report"]

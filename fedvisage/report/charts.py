@@ -1,0 +1,168 @@
+"""The page's figures: dots with spread, lines, and two histograms over each other. Pure functions of numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from xml.etree.ElementTree import Element
+
+from fedvisage.report import drawing
+from fedvisage.report.drawing import WIDTH, Scale, add
+
+MARKED = 40
+"""Lines with at most this many points show each of them."""
+LEFT, RIGHT, TOP = 46, WIDTH - 12, 12
+
+
+@dataclass(frozen=True)
+class Dot:
+    """A row of the dot chart."""
+
+    label: str
+    tone: str
+    value: float
+    spread: float | None = None
+    others: Sequence[float] = ()
+    """Single values that `value` is the mean of."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the line chart, through (x, y)."""
+
+    label: str
+    tone: str
+    points: Sequence[tuple[float, float]]
+
+
+def short_percent(value: float) -> str:
+    """A share on an axis."""
+    return f"{100 * value:.10g}%"
+
+
+def short_number(value: float) -> str:
+    """A number on an axis."""
+    return f"{value:g}"
+
+
+def dot_chart(dots: Sequence[Dot], label: str, description: str, reference: tuple[float, str] | None = None) -> str:
+    """One row per dot with its spread as a whisker, all on one axis of shares."""
+    lows = [min(dot.value - (dot.spread or 0), *dot.others, dot.value) for dot in dots]
+    highs = [max(dot.value + (dot.spread or 0), *dot.others, dot.value) for dot in dots]
+    ticks = [tick for tick in drawing.nice_ticks(max(0.0, min(lows)), min(1.0, max(highs))) if 0 <= tick <= 1]
+    row, left = 44, 14
+    bottom = TOP + row * len(dots) + 6
+    root = drawing.figure(bottom + 42, description)
+    scale = Scale(ticks[0], ticks[-1], left, RIGHT - 6)
+    for tick in ticks:
+        add(root, "line", x1=scale(tick), x2=scale(tick), y1=TOP, y2=bottom, kind="grid")
+    if reference and ticks[0] <= reference[0] <= ticks[-1]:
+        x = scale(reference[0])
+        add(root, "line", x1=x, x2=x, y1=TOP, y2=bottom, kind="reference")
+        add(root, "text", reference[1], x=x + 4, y=bottom - 5, kind="label")
+    for index, dot in enumerate(dots):
+        _dot_row(root, dot, scale, TOP + row * index)
+    drawing.horizontal_axis(root, scale, ticks, bottom, label, short_percent)
+    return drawing.markup(root)
+
+
+def _dot_row(root: Element, dot: Dot, scale: Scale, top: float) -> None:
+    y = top + 30
+    value = f"{100 * dot.value:.1f}%" + (f" ± {100 * dot.spread:.1f}" if dot.spread is not None else "")
+    group = add(root, "g", kind=dot.tone)
+    add(group, "title", f"{dot.label}: {value}")
+    add(group, "text", dot.label, x=scale.start, y=top + 14, kind="name")
+    add(group, "text", value, x=scale.end, y=top + 14, text_anchor="end", kind="value")
+    for other in dot.others:
+        add(group, "circle", cx=scale(other), cy=y, r=2.5, kind="faint")
+    if dot.spread is not None:
+        ends = [scale(min(1.0, max(0.0, dot.value + sign * dot.spread))) for sign in (-1, 1)]
+        add(group, "line", x1=ends[0], x2=ends[1], y1=y, y2=y, kind="stroke whisker")
+        for end in ends:
+            add(group, "line", x1=end, x2=end, y1=y - 4, y2=y + 4, kind="stroke whisker")
+    add(group, "circle", cx=scale(dot.value), cy=y, r=5, kind="fill")
+
+
+def line_chart(
+    lines: Sequence[Line],
+    x_label: str,
+    description: str,
+    shares: bool = False,
+    log_x: bool = False,
+) -> str:
+    """Lines over rounds (or over a logarithmic axis); `shares` writes the vertical axis in percent."""
+    xs = [x for line in lines for x, _ in line.points]
+    ys = [y for line in lines for _, y in line.points]
+    y_ticks = drawing.nice_ticks(min(ys), max(ys))
+    if shares:
+        y_ticks = [tick for tick in y_ticks if -1e-9 <= tick <= 1 + 1e-9]
+    bottom = 214
+    root = drawing.figure(bottom + 42, description)
+    if log_x:
+        x_ticks = drawing.log_ticks(min(xs), max(xs))
+        across = Scale(x_ticks[0], x_ticks[-1], LEFT + 8, RIGHT - 10, log=True)
+    else:
+        low, high = (min(xs), max(xs)) if max(xs) > min(xs) else (min(xs) - 1, max(xs) + 1)
+        x_ticks = [tick for tick in drawing.nice_ticks(low, high, 6, whole=True) if low <= tick <= high]
+        across = Scale(low, high, LEFT + 8, RIGHT - 10)
+    up = Scale(y_ticks[0], y_ticks[-1], bottom - 6, TOP)
+    drawing.vertical_axis(root, up, y_ticks, LEFT, RIGHT, short_percent if shares else short_number)
+    drawing.horizontal_axis(root, across, x_ticks, bottom, x_label, short_number)
+    for line in lines:
+        _line(root, line, across, up, shares)
+    return drawing.markup(root)
+
+
+def _line(root: Element, line: Line, across: Scale, up: Scale, shares: bool) -> None:
+    group = add(root, "g", kind=line.tone)
+    add(group, "title", line.label)
+    if len(line.points) > 1:
+        add(group, "path", d=drawing.path([(across(x), up(y)) for x, y in line.points]), kind="stroke line")
+    if len(line.points) > MARKED:
+        return
+    for x, y in line.points:
+        circle = add(group, "circle", cx=across(x), cy=up(y), r=3, kind="fill")
+        add(circle, "title", f"{line.label}, {x:g}: {f'{100 * y:.2f}%' if shares else f'{y:.4g}'}")
+
+
+def histogram_chart(
+    genuine: Sequence[int], impostor: Sequence[int], span: tuple[int, int], top: float, description: str
+) -> str:
+    """Shares of the genuine and of the impostor pairs per bin of cosine; bins `span` of all, up to the share `top`."""
+    bins = len(genuine)
+    edges = [-1 + 2 * index / bins for index in range(bins + 1)]
+    first, last = span
+    bottom = 196
+    root = drawing.figure(bottom + 42, description)
+    across = Scale(edges[first], edges[last], LEFT, RIGHT)
+    y_ticks = drawing.nice_ticks(0, top, 4)
+    up = Scale(0, y_ticks[-1], bottom, TOP)
+    drawing.vertical_axis(root, up, y_ticks, LEFT, RIGHT, short_percent)
+    for counts, tone in ((impostor, "impostor"), (genuine, "genuine")):
+        total = sum(counts)
+        if not total:
+            continue
+        outline = [(across(edges[first]), up(0))]
+        for index in range(first, last):
+            share = up(counts[index] / total)
+            outline += [(across(edges[index]), share), (across(edges[index + 1]), share)]
+        outline.append((across(edges[last]), up(0)))
+        group = add(root, "g", kind=tone)
+        add(group, "title", f"{tone} pairs")
+        add(group, "path", d=drawing.path(outline), kind="stroke area")
+    ticks = [tick for tick in drawing.nice_ticks(edges[first], edges[last]) if edges[first] <= tick <= edges[last]]
+    drawing.horizontal_axis(root, across, ticks, bottom, "cosine of the two embeddings", short_number)
+    return drawing.markup(root)
+
+
+def occupied(histograms: Sequence[Sequence[int]]) -> tuple[int, int]:
+    """The bins from the first to the last that any histogram uses, with one to spare on each side."""
+    used = [index for counts in histograms for index, count in enumerate(counts) if count]
+    bins = max((len(counts) for counts in histograms), default=0)
+    return (max(0, min(used) - 1), min(bins, max(used) + 2)) if used else (0, bins)
+
+
+def finite(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Points whose value is a number."""
+    return [(x, y) for x, y in points if math.isfinite(y)]

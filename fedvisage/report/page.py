@@ -1,0 +1,85 @@
+"""The page of a run: everything gathered, put through one template, written as one file."""
+
+from __future__ import annotations
+
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from fedvisage.core.codec import write_atomically
+from fedvisage.report import results, tables, words
+from fedvisage.report.crossings import Crossings, sum_up
+from fedvisage.report.folder import RunFiles, existing, read_run
+
+PAGE = "report.html"
+
+
+def write_report(folder: Path) -> Path:
+    """Write report.html from the files of a run folder: self-contained, light and dark."""
+    run = read_run(folder)
+    crossings = sum_up(existing(folder, "ledger.jsonl"), run.metrics.absent)
+    path = folder / PAGE
+    write_atomically(path, [_render(_contents(run, crossings)).encode("utf-8", "replace")])
+    return path
+
+
+def _render(contents: dict[str, Any]) -> str:
+    from jinja2 import Environment, StrictUndefined
+
+    source = (resources.files("fedvisage.report") / "page.html.j2").read_text("utf-8")
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    return environment.from_string(source).render(contents)
+
+
+def _contents(run: RunFiles, crossings: Crossings) -> dict[str, Any]:
+    """What the template is filled with; a section that is None or empty is left out."""
+    models = results.scored_models(run)
+    test = run.evaluation.test
+    own = run.evaluation.models.get(run.recipe.method.name)
+    return {
+        "recipe": run.recipe,
+        "summary": _summary(run, models),
+        "caution": words.caution(own.accuracy if own else None, test.get("pairs", 0), test.get("identities", 0)),
+        "facts": _facts(run, crossings),
+        "comparison": results.compare(run, models),
+        "curves": results.learning_curves(run, models),
+        "parties": tables.party_results(run),
+        "histograms": results.score_histograms(run, models),
+        "exchanges": tables.exchanges(run, crossings),
+        "failures": run.failures,
+        "people": tables.partition(run),
+        "recipe_text": run.recipe_text,
+        "environment": tables.environment(run),
+    }
+
+
+def _summary(run: RunFiles, models: list[words.Model]) -> str:
+    """The outcome in one sentence, from whatever was measured."""
+    method = run.recipe.method.name
+    own = next((model for model in models if model.name == method), None)
+    others = [model for model in models if model.name != method]
+    said = words.outcome(results.subject(method), own.score, others) if own else ""
+    if said:
+        return said
+    rank = run.metrics.evaluated_mean.get("global_rank1")
+    if rank is not None:
+        return (
+            f"On the parties' own held-out images the global model names {words.percent(rank, 1)} of the people "
+            "right (rank 1); no identities were kept apart for a test."
+        )
+    rounds = words.plural(run.recipe.federation.rounds, "round")
+    parties = words.plural(len(run.partition.parties), "party", "parties")
+    return f"{rounds} with {parties} are done; no identities were kept apart for a test."
+
+
+def _facts(run: RunFiles, crossings: Crossings) -> list[tuple[str, str]]:
+    shares = run.partition.parties.values()
+    missing = sum(map(len, run.metrics.absent.values()))
+    return [
+        ("Parties", words.number(len(shares))),
+        ("Rounds", words.number(run.recipe.federation.rounds)),
+        ("Private training images", words.number(sum(len(share.train) for share in shares))),
+        ("Left the median party", words.size(crossings.median_up)),
+        ("Answers missing", words.number(missing)),
+        ("Backbone", run.recipe.backbone.name),
+    ]
