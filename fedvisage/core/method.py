@@ -123,6 +123,7 @@ class Party:
     start_batchnorm: Tensors = field(default_factory=dict)
     """BatchNorm of the run's start model: where a party that keeps its own begins."""
     memo: dict[Any, Any] = field(default_factory=dict)
+    """What `once` computed in this exchange; the host empties it between exchanges."""
 
     def load(self, parcel: Parcel) -> Any:
         """Put the parcel's backbone and buffers (and this party's own BatchNorm, if it keeps one) into the model."""
@@ -133,11 +134,8 @@ class Party:
         return weights.model
 
     def once(self, key: Any, compute: Callable[[], Value]) -> Value:
-        """Compute something that is equal for all parties of this process and round only once."""
-        key = (self.round, key)
+        """Compute something that is equal for all parties of this process and exchange only once."""
         if key not in self.memo:
-            for old in [k for k in self.memo if k[0] != self.round]:
-                del self.memo[old]
             self.memo[key] = compute()
         value: Value = self.memo[key]
         return value

@@ -41,14 +41,18 @@ Layout = Mapping[str, tuple[tuple[int, ...], dtype]]
 
 
 class Stamp(NamedTuple):
-    """Which exchange a parcel belongs to; `attempt` tells a repeated one from its first try."""
+    """Which exchange a parcel belongs to.
+
+    `repeat` counts the exchanges of one phase and round, `attempt` tells a try after an interruption from the first.
+    """
 
     round: int
     phase: str
     attempt: int
+    repeat: int = 0
 
     def __str__(self) -> str:
-        return f"{self.round:06d}.{self.phase}.{self.attempt}"
+        return f"{self.round:06d}.{self.phase}.{self.repeat}.{self.attempt}"
 
 
 UNSTAMPED = Stamp(0, "", 0)
@@ -116,8 +120,12 @@ def decode(buffer: bytearray) -> Parcel:
         return Parcel(
             {group: {name: tensors[entry["$"]] for name, entry in names.items()} for group, names in shape.items()},
             {str(name): float(value) for name, value in head["statistics"].items()},
-            Stamp(int(head["stamp"][0]), str(head["stamp"][1]), int(head["stamp"][2])),
+            _stamp(*head["stamp"]),
             str(head["generation"]),
         )
     except (KeyError, TypeError, AttributeError, IndexError, ValueError, OverflowError, RecursionError) as error:
         raise ValueError(f"not a parcel: {type(error).__name__}: {error}") from error
+
+
+def _stamp(round: Any, phase: Any, attempt: Any, repeat: Any) -> Stamp:
+    return Stamp(int(round), str(phase), int(attempt), int(repeat))

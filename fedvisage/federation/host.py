@@ -10,7 +10,7 @@ from typing import Any
 
 from fedvisage.core.errors import FedVisageError
 from fedvisage.core.method import Component, Party, PartyFaces, Phase
-from fedvisage.core.parcel import Parcel, Tensors
+from fedvisage.core.parcel import UNSTAMPED, Parcel, Stamp, Tensors
 from fedvisage.core.randomness import Streams
 from fedvisage.core.weights import Weights
 from fedvisage.federation.store import StateStore
@@ -35,11 +35,15 @@ class Host:
         self.streams, self.start_batchnorm, self.keep_local = streams, start_batchnorm, keep_local
         self._phases = {phase.name: (component, phase) for component in components for phase in component.phases()}
         self._memo: dict[Any, Any] = {}
+        self._stamp = UNSTAMPED
 
     def handle(self, name: str, parcel: Parcel) -> Parcel:
         """Answer a parcel as party `name`. The answer's tensors are live: read them before the next call."""
         component, phase = self._phases[parcel.stamp.phase]
         role, faces = self.faces(name)
+        if parcel.stamp != self._stamp:
+            self._memo.clear()
+            self._stamp = parcel.stamp
         party = Party(
             name=name,
             role=role,
@@ -47,7 +51,7 @@ class Host:
             faces=faces,
             state=self.store.load(name, parcel.generation),
             weights=self.weights,
-            streams=self.streams.child(parcel.stamp.round, name),
+            streams=self._streams(name, parcel.stamp),
             start_batchnorm=self.start_batchnorm,
             memo=self._memo,
         )
@@ -60,6 +64,11 @@ class Host:
             if party.state:
                 answer.generation = self.store.save(name, parcel.stamp, party.state, parcel.generation)
         return answer
+
+    def _streams(self, name: str, stamp: Stamp) -> Streams:
+        """A party's streams: the same for all phases of a round, others for each repeat of a phase."""
+        streams = self.streams.child(stamp.round, name)
+        return streams.child("repeat", stamp.repeat) if stamp.repeat else streams
 
     def _keep(self, phase: Phase, party: Party) -> None:
         if phase.name != "train":

@@ -122,9 +122,8 @@ class Federation:
         with Ledger(self.folder / "ledger.jsonl") as ledger:
             try:
                 for step in self.steps[book.step :]:
-                    server = self._exchange(
-                        step, Stamp(step.round, step.phase.name, attempt), server, book, ledger, metrics
-                    )
+                    stamp = Stamp(step.round, step.phase.name, attempt, step.repeat)
+                    server = self._exchange(step, stamp, server, book, ledger, metrics)
                     book.step += 1
                     book.metrics_bytes = metrics.sync()
                     ledger.flush()

@@ -15,7 +15,7 @@ from fedvisage.core.errors import FedVisageError
 from fedvisage.core.parcel import Stamp
 
 _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-_GENERATION = re.compile(r"\d{6}\.[a-z_]+\.\d+")
+_GENERATION = re.compile(r"\d{6,}\.[a-z_]+\.\d+\.\d+")
 
 
 class StateStore:

@@ -35,12 +35,13 @@ class Ledger:
     def record(self, party: str, direction: Literal["down", "up"], parcel: Parcel, verdict: str = "") -> None:
         """Write down one parcel; `verdict` says why an answer was not counted."""
         stamp = parcel.stamp
-        head = f'{{"round":{stamp.round},"phase":"{stamp.phase}","attempt":{stamp.attempt},"party":{json.dumps(party)},'
-        head += f'"direction":"{direction}",'
+        head = f'{{"round":{stamp.round},"phase":{json.dumps(stamp.phase)},"attempt":{stamp.attempt},'
+        head += f'"repeat":{stamp.repeat},' if stamp.repeat else ""
+        head += f'"party":{json.dumps(party)},"direction":"{direction}",'
         tail = f',"refused":{json.dumps(verdict)}}}\n' if verdict else "}\n"
         for group, tensors in parcel.tensors.items():
             number, size = self._layout(group, tensors)
-            self._file.write(f'{head}"group":"{group}","tensors":{number},"bytes":{size}{tail}')
+            self._file.write(f'{head}"group":{json.dumps(group)},"tensors":{number},"bytes":{size}{tail}')
         if parcel.statistics or not parcel.tensors:
             names = json.dumps(sorted(parcel.statistics))
             size = 8 * len(parcel.statistics)

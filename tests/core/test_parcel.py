@@ -29,8 +29,8 @@ def example() -> Parcel:
     return Parcel(
         {BACKBONE: {"conv.weight": torch.arange(6.0).reshape(2, 3), "bias": torch.zeros(0)}, BUFFERS: {}},
         {"loss": 0.1, "samples": 12.0},
-        Stamp(3, "train", 2),
-        "000002.train.1",
+        Stamp(3, "train", 2, 1),
+        "000002.train.0.1",
     )
 
 
@@ -62,7 +62,7 @@ def test_some_groups_can_be_encoded_alone() -> None:
     st.text(max_size=5),
 )
 def test_numbers_and_stamps_of_any_kind_survive(numbers: dict[str, float], round: int, phase: str) -> None:
-    parcel = Parcel({}, numbers, Stamp(round, phase, 1))
+    parcel = Parcel({}, numbers, Stamp(round, phase, 1, 2))
     back = decode(bytearray(encode(parcel)))
     assert (back.statistics, back.stamp) == (numbers, parcel.stamp)
 
@@ -93,7 +93,7 @@ def test_random_bytes_are_a_value_error(junk: bytes) -> None:
         decode(bytearray(junk))
 
 
-SOUND = {"tensors": {}, "statistics": {}, "stamp": [1, "train", 1], "generation": ""}
+SOUND = {"tensors": {}, "statistics": {}, "stamp": [1, "train", 1, 0], "generation": ""}
 UNSOUND = {
     "no head at all": None,
     "a list": "[]",
@@ -105,7 +105,7 @@ UNSOUND = {
     "a number that is a word": json.dumps(SOUND | {"statistics": {"samples": "many"}}),
     "a number beyond floats": json.dumps(SOUND | {"statistics": {"samples": 10**400}}),
     "a stamp too short": json.dumps(SOUND | {"stamp": [1]}),
-    "an endless stamp": '{"tensors":{},"statistics":{},"stamp":[Infinity,"train",1],"generation":""}',
+    "an endless stamp": '{"tensors":{},"statistics":{},"stamp":[Infinity,"train",1,0],"generation":""}',
     "no generation": json.dumps({key: value for key, value in SOUND.items() if key != "generation"}),
 }
 
