@@ -25,12 +25,12 @@ from fedvisage.build import CACHE, START, HostMaker, Parts, build_parts, make_tr
 from fedvisage.config import Recipe, load_recipe, to_toml
 from fedvisage.core.codec import State, load_state, save_state, write_atomically
 from fedvisage.core.errors import FedVisageError
-from fedvisage.core.method import Party
+from fedvisage.core.method import TRAINER, Party
 from fedvisage.core.parcel import BACKBONE, BUFFERS, PUBLIC_EMBEDDINGS, Parcel, Tensors
 from fedvisage.core.randomness import Streams
-from fedvisage.core.weights import Weights, snapshot
+from fedvisage.core.weights import COUNTER, Weights, snapshot
 from fedvisage.faces.faceset import Faces
-from fedvisage.faces.partition import Partition, PartyFaces, make_partition
+from fedvisage.faces.partition import Partition, PartyFaces, Share, make_partition
 from fedvisage.federation import Event, Federation, StateStore, extra_trackers
 from fedvisage.methods.fedavg import EMBEDDINGS, FedAvg
 from fedvisage.models import create_backbone, load_model, save_model
@@ -147,7 +147,8 @@ class _Run:
         return partition
 
     def _load(self, state: State) -> None:
-        self.weights.load({**state[BACKBONE], **state[BUFFERS]})
+        self.weights.load(state[BACKBONE])
+        self.weights.load(state[BUFFERS])
         if self.weights.local:
             self.weights.load(state["batchnorm"])
 
@@ -173,7 +174,7 @@ class _Run:
         epochs = work.epochs
         once = work.model_copy(update={"epochs": 1, "optimiser_state": "keep"})
         method = FedAvg(training=once, rounds=epochs)
-        faces = PartyFaces(Faces(self.faces, public), None, None)
+        faces = PartyFaces(self.faces, Share(TRAINER, public))
         state: State = {}
         for epoch in range(1, epochs + 1):
             streams = self.streams.child("pretrain", epoch)
@@ -342,5 +343,5 @@ def _threads(count: int) -> Iterator[None]:
 def _reset_counters(model: nn.Module) -> None:
     """`num_batches_tracked` counts what this process happened to train; it is no part of a result."""
     for name, buffer in model.named_buffers():
-        if name.endswith("num_batches_tracked"):
+        if name.endswith(COUNTER):
             buffer.zero_()

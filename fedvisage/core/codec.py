@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
-import tempfile
+import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from fedvisage.core.errors import FedVisageError
+from fedvisage.core.flat import Flat
 
 DTYPES = {
     "F64": torch.float64,
@@ -139,45 +140,62 @@ def unflatten(tensors: Mapping[str, Tensor], rest: Any) -> Any:
     if isinstance(rest, dict):
         if set(rest) == {"$"}:
             return tensors[rest["$"]]
-        return {key: unflatten(tensors, value) for key, value in rest.items()}
+        return neighbours({key: unflatten(tensors, value) for key, value in rest.items()})
     if isinstance(rest, list):
         return [unflatten(tensors, value) for value in rest]
     return rest
 
 
-def write_atomically(path: Path, pieces: Iterable[bytes | memoryview], durable: bool = True) -> None:
+def neighbours(group: dict[str, Any]) -> dict[str, Any]:
+    """The same dict, as a `Flat` where it holds tensors that follow each other in one buffer."""
+    tensors = [value for value in group.values() if isinstance(value, Tensor) and value.numel()]
+    if len(tensors) < 2 or len(tensors) != len(group):
+        return group
+    first = tensors[0]
+    place, storage = first.storage_offset(), first.untyped_storage().data_ptr()
+    for tensor in tensors:
+        same = tensor.dtype == first.dtype and tensor.untyped_storage().data_ptr() == storage
+        if not same or tensor.storage_offset() != place:
+            return group
+        place += tensor.numel()
+    return Flat(group, first.as_strided((place - first.storage_offset(),), (1,)))
+
+
+def write_atomically(path: Path | str, pieces: Iterable[bytes | memoryview], durable: bool = True) -> None:
     """Write a whole file or nothing: a temporary beside it, then a rename. On a full disk the old file stays."""
-    handle, temporary = -1, ""
+    folder, name = os.path.split(path)
+    temporary = os.path.join(folder, f".{name}.{os.getpid()}.{threading.get_ident()}")
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with open(handle, "wb", buffering=0) as file:
+        file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+        try:
             for piece in pieces:
                 view = memoryview(piece)
                 while len(view):
-                    view = view[file.write(view) :]
+                    view = view[os.write(file, view) :]
             if durable:
-                os.fsync(file.fileno())
+                os.fsync(file)
+        finally:
+            os.close(file)
         os.replace(temporary, path)
-    except BaseException as error:
-        if temporary:
-            Path(temporary).unlink(missing_ok=True)
-        if not isinstance(error, OSError):
-            raise
+    except OSError as error:
+        Path(temporary).unlink(missing_ok=True)
         raise FedVisageError(
             f"cannot write {path}: {error.strerror or error}; what was there before is kept"
         ) from error
 
 
-def save_state(path: Path, state: State, durable: bool = True) -> None:
+def save_state(path: Path | str, state: State, durable: bool = True) -> None:
     """Write a state as one safetensors file, atomically."""
     tensors, rest = flatten(state)
     write_atomically(path, pack(tensors, {"state": json.dumps(rest)}), durable)
 
 
-def load_state(path: Path) -> State:
+def load_state(path: Path | str) -> State:
     """Read a state written by `save_state`."""
     try:
-        buffer = bytearray(path.read_bytes())
+        with open(path, "rb", buffering=0) as file:
+            buffer = bytearray(os.fstat(file.fileno()).st_size)
+            file.readinto(buffer)
     except OSError as error:
         raise FedVisageError(f"cannot read {path}: {error.strerror}") from error
     try:

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from fedvisage.core.codec import State
-from fedvisage.core.parcel import BACKBONE, BUFFERS, Layout, Parcel, Tensors, layout
+from fedvisage.core.flat import Layout, layout
+from fedvisage.core.parcel import BACKBONE, BUFFERS, Parcel, Tensors
 from fedvisage.core.randomness import Streams
 from fedvisage.core.registry import Registry
 from fedvisage.core.weights import Weights
@@ -128,7 +129,8 @@ class Party:
     def load(self, parcel: Parcel) -> Any:
         """Put the parcel's backbone and buffers (and this party's own BatchNorm, if it keeps one) into the model."""
         weights = self.weights
-        weights.load(parcel[BACKBONE] | parcel.get(BUFFERS))
+        weights.load(parcel[BACKBONE])
+        weights.load(parcel.get(BUFFERS))
         if weights.local:
             weights.load(self.state.get("batchnorm") or self.start_batchnorm)
         return weights.model

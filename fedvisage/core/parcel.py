@@ -7,13 +7,15 @@ policy, the ledger and the privacy table speak in the same words.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from torch import Tensor, dtype
+from torch import Tensor
 
-from fedvisage.core.codec import flatten, pack, unpack
+from fedvisage.core.codec import flatten, neighbours, pack, unpack
+from fedvisage.core.flat import Flat, Layout
 
 BACKBONE = "backbone"
 BUFFERS = "buffers"
@@ -35,9 +37,6 @@ GROUPS: Mapping[str, str] = {
 
 Tensors = dict[str, Tensor]
 """Tensors of one group by name."""
-
-Layout = Mapping[str, tuple[tuple[int, ...], dtype]]
-"""Shapes and dtypes of one group by name."""
 
 
 class Stamp(NamedTuple):
@@ -83,24 +82,14 @@ class Parcel:
 
 def group_bytes(tensors: Tensors) -> int:
     """Bytes of a group."""
+    if isinstance(tensors, Flat):
+        return tensors.vector.nbytes
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
 
 
-def layout(tensors: Tensors) -> Layout:
-    """Shapes and dtypes of a group."""
-    return {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()}
-
-
-def layout_bytes(layouts: Iterable[Layout]) -> int:
-    """Bytes that tensors of these layouts take."""
-    total = 0
-    for group in layouts:
-        for shape, kind in group.values():
-            count = kind.itemsize
-            for size in shape:
-                count *= size
-            total += count
-    return total
+def layout_bytes(shapes: Layout) -> int:
+    """Bytes that tensors of this layout take."""
+    return sum(math.prod(shape) * dtype.itemsize for shape, dtype in shapes.values())
 
 
 def encode(parcel: Parcel, groups: Iterable[str] | None = None) -> bytes:
@@ -118,7 +107,7 @@ def decode(buffer: bytearray) -> Parcel:
         head = json.loads(metadata["parcel"])
         shape: dict[str, dict[str, Any]] = head["tensors"]
         return Parcel(
-            {group: {name: tensors[entry["$"]] for name, entry in names.items()} for group, names in shape.items()},
+            {group: neighbours({name: tensors[e["$"]] for name, e in names.items()}) for group, names in shape.items()},
             {str(name): float(value) for name, value in head["statistics"].items()},
             _stamp(*head["stamp"]),
             str(head["generation"]),

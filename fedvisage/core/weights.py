@@ -10,47 +10,67 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-import torch
 from torch import Tensor, nn
 
 from fedvisage.core.errors import FedVisageError
+from fedvisage.core.flat import copy, layout, pack_flat
 from fedvisage.core.parcel import Tensors
 
 BatchNormPolicy = Literal["average", "local", "recalibrate"]
+COUNTER = "num_batches_tracked"
 _BATCHNORM = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 class Weights:
-    """Live tensors of one model: `backbone` and `buffers` travel, `local` stays with each party."""
+    """Live tensors of one model: `backbone` and `buffers` travel, `local` stays with each party.
+
+    The model's tensors are moved side by side in memory, group by group, so that a group is copied as one vector.
+    """
 
     def __init__(self, model: nn.Module, policy: BatchNormPolicy = "average") -> None:
         self.model: Any = model
         self.policy = policy
         parameters = {name: p.data for name, p in model.named_parameters() if p.requires_grad}
-        buffers = {name: b for name, b in model.named_buffers() if not name.endswith("num_batches_tracked")}
-        norms = tuple(name for name, module in model.named_modules() if isinstance(module, _BATCHNORM))
+        buffers = {name: b for name, b in model.named_buffers() if not name.endswith(COUNTER)}
+        norms = {name for name, module in model.named_modules() if isinstance(module, _BATCHNORM)}
         own = {name for name in parameters if name.rpartition(".")[0] in norms} if policy == "local" else set()
-        self.backbone: Tensors = {name: tensor for name, tensor in parameters.items() if name not in own}
-        self.buffers: Tensors = {} if policy == "local" else buffers
-        self.local: Tensors = {name: parameters[name] for name in parameters if name in own}
-        if policy == "local":
-            self.local |= buffers
-        self.has_batchnorm = bool(norms)
+        self.backbone = self._lay_out({name: p for name, p in parameters.items() if name not in own})
+        self.buffers = self._lay_out({} if policy == "local" else buffers)
+        self.local = self._lay_out({name: parameters[name] for name in own} | buffers if policy == "local" else {})
+        self._everything = self.backbone | self.buffers | self.local
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Copy values into the model's own tensors, by name; never rebuilds them."""
-        everything = self.backbone | self.buffers | self.local
-        unknown = [name for name in tensors if name not in everything]
-        if unknown:
-            raise FedVisageError(f"the model has no tensor '{unknown[0]}'")
-        wrong = [name for name, value in tensors.items() if everything[name].shape != value.shape]
-        if wrong:
-            shapes = f"{tuple(tensors[wrong[0]].shape)}, the model's is {tuple(everything[wrong[0]].shape)}"
-            raise FedVisageError(f"tensor '{wrong[0]}' has shape {shapes}")
-        with torch.no_grad():
-            torch._foreach_copy_([everything[name] for name in tensors], list(tensors.values()))
+        for group in (self.backbone, self.buffers, self.local):
+            if layout(tensors) == layout(group):
+                copy(group, tensors)
+                return
+        own = self._everything
+        for name, value in tensors.items():
+            if name not in own:
+                raise FedVisageError(f"the model has no tensor '{name}'")
+            if own[name].shape != value.shape:
+                shapes = f"{tuple(value.shape)}, the model's is {tuple(own[name].shape)}"
+                raise FedVisageError(f"tensor '{name}' has shape {shapes}")
+        copy(own, tensors)
+
+    def all(self) -> Tensors:
+        """Everything together: a model of its own."""
+        return dict(self._everything)
+
+    def _lay_out(self, tensors: Tensors) -> Tensors:
+        """Give the model tensors that lie side by side, with the same values."""
+        packed = pack_flat(tensors)
+        for name, tensor in packed.items():
+            module, _, own = name.rpartition(".")
+            owner = self.model.get_submodule(module)
+            if own in owner._parameters:
+                owner._parameters[own].data = tensor
+            else:
+                setattr(owner, own, tensor)
+        return packed
 
 
 def snapshot(tensors: Mapping[str, Tensor]) -> Tensors:
     """A copy on the CPU that later training does not touch."""
-    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
+    return pack_flat(tensors, "cpu")

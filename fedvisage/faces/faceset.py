@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -117,24 +118,29 @@ class Faces:
     ) -> None:
         self._images = whole.images
         self._indices = np.asarray(indices, dtype=np.int64)
-        identities = whole.labels[self._indices]
-        self._people: Indices = np.unique(identities) if like is None else like._people
-        if not np.isin(identities, self._people).all():
-            raise FedVisageError("these images show people that the other view does not have")
-        self._labels = np.searchsorted(self._people, identities).astype(np.int64) if labelled else None
-        self._classes = len(self._people) if labelled else 0
-        if not labelled:
-            self._people = self._people[:0]
+        self._identities = whole.labels[self._indices] if labelled else None
+        self._like = like
 
-    @property
+    @cached_property
+    def people(self) -> Indices:
+        """The set's numbers of the people shown, in order; nobody without labels."""
+        if self._like is not None:
+            return self._like.people
+        return np.unique(self._identities) if self._identities is not None else np.empty(0, np.int64)
+
+    @cached_property
     def labels(self) -> Indices | None:
         """Class of each image (N,), or None."""
-        return self._labels
+        if self._identities is None:
+            return None
+        if not np.isin(self._identities, self.people).all():
+            raise FedVisageError("these images show people that the other view does not have")
+        return np.searchsorted(self.people, self._identities).astype(np.int64)
 
     @property
     def classes(self) -> int:
         """Number of classes, 0 without labels."""
-        return self._classes
+        return len(self.people)
 
     def __len__(self) -> int:
         return len(self._indices)
@@ -153,10 +159,11 @@ def write_faceset(folder: Path, faces: FaceSet, block: int = 1024) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         shape = faces.images.read(np.arange(min(1, len(faces)))).shape[1:]
-        pixels = npy.open_memmap(folder / "images.npy", mode="w+", dtype=np.uint8, shape=(len(faces), *shape))
-        for start in range(0, len(faces), block):
-            pixels[start : start + block] = faces.images.read(np.arange(start, min(start + block, len(faces))))
-        pixels.flush()
+        header = {"descr": "|u1", "fortran_order": False, "shape": (len(faces), *shape)}
+        with (folder / "images.npy").open("wb") as file:
+            npy.write_array_header_1_0(file, header)
+            for start in range(0, len(faces), block):
+                file.write(faces.images.read(np.arange(start, min(start + block, len(faces)))).tobytes())
         np.save(folder / "labels.npy", faces.labels)
         (folder / "faces.json").write_text(json.dumps({"format": FORMAT, "names": faces.names}, indent=1) + "\n")
     except OSError as error:

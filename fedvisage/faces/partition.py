@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -75,22 +76,32 @@ class Partition:
             raise FedVisageError(f"cannot read the partition {path}: {error}") from None
 
 
-@dataclass(frozen=True)
 class PartyFaces:
-    """All images one party can reach (see `core.method.PartyFaces`)."""
+    """All images one party can reach (see `core.method.PartyFaces`); looked up when first asked for."""
 
-    train: Faces
-    held_out: Faces | None
-    public: Faces | None
+    def __init__(self, whole: FaceSet, share: Share, public: Sequence[int] = ()) -> None:
+        self._whole, self._share, self._public = whole, share, public
+
+    @cached_property
+    def train(self) -> Faces:
+        """What it trains on."""
+        return Faces(self._whole, self._share.train)
+
+    @cached_property
+    def held_out(self) -> Faces | None:
+        """Further images of the same people."""
+        return Faces(self._whole, self._share.held_out, like=self.train) if self._share.held_out else None
+
+    @cached_property
+    def public(self) -> Faces | None:
+        """Public people."""
+        return Faces(self._whole, self._public) if self._public else None
 
 
 def party_faces(whole: FaceSet, partition: Partition, party: str) -> tuple[str, PartyFaces]:
     """The role of a party and its images."""
     share = partition.parties[party]
-    train = Faces(whole, share.train)
-    held_out = Faces(whole, share.held_out, like=train) if share.held_out else None
-    public = Faces(whole, partition.public) if partition.public else None
-    return share.role, PartyFaces(train, held_out, public)
+    return share.role, PartyFaces(whole, share, partition.public)
 
 
 def make_partition(faces: FaceSet, settings: Settings, streams: Streams) -> Partition:

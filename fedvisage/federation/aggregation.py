@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 import torch
-from torch import Tensor
 
 from fedvisage.core.codec import load_state, save_state
+from fedvisage.core.flat import columns, pack_flat
 from fedvisage.core.method import Phase, Result
 from fedvisage.core.parcel import Parcel, Tensors, group_bytes
 from fedvisage.core.weights import snapshot
@@ -23,7 +23,8 @@ CHUNKS = 64
 SPILL_BYTES = 64 << 20
 
 Item = TypeVar("Item")
-Summand = tuple[list[Tensor], float]
+Groups = dict[str, Tensors]
+Summand = tuple[Groups, float]
 
 
 def chunk_size(cohort: int) -> int:
@@ -54,19 +55,22 @@ class InOrder(Generic[Item]):
 
 
 class Accumulator:
-    """A running weighted sum of tensor lists."""
+    """A running weighted sum of groups of tensors."""
 
-    def __init__(self, space: list[Tensor] | None = None) -> None:
+    def __init__(self, space: Groups | None = None) -> None:
         self._space = space
-        self.total: list[Tensor] | None = None
+        self.total: Groups | None = None
 
     def add(self, summand: Summand) -> None:
         """total += weight * tensors."""
-        tensors, weight = summand
+        groups, weight = summand
         if self.total is None:
-            self.total = self._space or [torch.empty_like(tensor) for tensor in tensors]
-            torch._foreach_zero_(self.total)
-        torch._foreach_add_(self.total, tensors, alpha=weight)
+            self.total = self._space or {group: pack_flat(tensors) for group, tensors in groups.items()}
+            for tensors in self.total.values():
+                torch._foreach_zero_(columns(tensors)[0])
+        for group, tensors in groups.items():
+            sums, values = columns(self.total[group], tensors)
+            torch._foreach_add_(sums, values, alpha=weight)
 
 
 class OrderedSum:
@@ -75,12 +79,12 @@ class OrderedSum:
     def __init__(self, count: int) -> None:
         self.count, self.chunk = count, chunk_size(count)
         self._whole = Accumulator()
-        self._spare: list[list[Tensor]] = []
+        self._spare: list[Groups] = []
         self._chunks: dict[int, tuple[InOrder[Summand], Accumulator]] = {}
         self._order = InOrder[Summand](self._add, _copy if self.chunk == 1 else _keep)
 
     @property
-    def total(self) -> list[Tensor] | None:
+    def total(self) -> Groups | None:
         """The sum so far; None before the first summand."""
         return self._whole.total
 
@@ -106,7 +110,7 @@ class OrderedSum:
 
 
 def _copy(summand: Summand) -> Summand:
-    return [tensor.clone() for tensor in summand[0]], summand[1]
+    return {group: pack_flat(tensors) for group, tensors in summand[0].items()}, summand[1]
 
 
 def _keep(summand: Summand) -> Summand:
@@ -166,7 +170,6 @@ class Aggregator:
         self._kept = {group: Individuals(spill / group) for group in sorted(kept | (individual & set(phase.up)))}
         self._all = {group: Individuals(spill / f"{group}.robust") for group in self._robust}
         self._sums = {how: OrderedSum(len(cohort)) for how in set(self._summed.values())}
-        self._names: dict[str, list[tuple[str, str]]] = {}
         self._weights: dict[str, float] = {}
         self._statistics: dict[str, dict[str, float]] = {}
         self.absent: dict[str, str] = {}
@@ -182,14 +185,10 @@ class Aggregator:
         if self.rule == "norm-clipping" and self.clip is not None and norm > self.clip:
             shrink = self.clip / norm
         for how, sums in self._sums.items():
-            names = self._names.setdefault(
-                how, [(group, name) for group, kind in self._summed.items() if kind == how for name in answer[group]]
-            )
-            values = [answer[group][name] for group, name in names]
+            groups = {group: answer[group] for group, kind in self._summed.items() if kind == how}
             if shrink < 1:
-                starts = [sent.get(group).get(name) for group, name in names]
-                values = [v if s is None else torch.lerp(s, v, shrink) for v, s in zip(values, starts, strict=True)]
-            sums.put(self._position[party], (values, weight if how == "weighted_sum" else 1.0))
+                groups = {group: _shrunk(sent.get(group), tensors, shrink) for group, tensors in groups.items()}
+            sums.put(self._position[party], (groups, weight if how == "weighted_sum" else 1.0))
 
     def skip(self, party: str, reason: str) -> None:
         """Note that a party's answer does not count."""
@@ -211,9 +210,9 @@ class Aggregator:
             if sums.total is None:
                 continue
             divisor = total if how == "weighted_sum" else float(len(order))
-            torch._foreach_div_(sums.total, divisor)
-            for (group, name), tensor in zip(self._names[how], sums.total, strict=True):
-                reduced.setdefault(group, {})[name] = tensor
+            for group, tensors in sums.total.items():
+                torch._foreach_div_(columns(tensors)[0], divisor)
+                reduced[group] = tensors
         for group, answers in self._all.items():
             reduced[group] = robust_mean([answers[party] for party in order], self.rule, self.trim)
         return Result(
@@ -223,6 +222,11 @@ class Aggregator:
             weights={party: self._weights[party] / total for party in order},
             absent=self.absent,
         )
+
+
+def _shrunk(start: Tensors, values: Tensors, share: float) -> Tensors:
+    """The part `share` of the way from `start` to `values`; values without a start are left as they are."""
+    return {n: torch.lerp(start[n], value, share) if n in start else value for n, value in values.items()}
 
 
 def robust_mean(answers: Sequence[Tensors], rule: str, trim: float) -> Tensors:

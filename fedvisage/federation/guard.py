@@ -11,14 +11,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from fedvisage.core.flat import Layout, columns, layout
 from fedvisage.core.method import Joined, Phase
-from fedvisage.core.parcel import BACKBONE, Layout, Parcel, Stamp, Tensors, layout_bytes
+from fedvisage.core.parcel import BACKBONE, Parcel, Stamp, Tensors, layout_bytes
 
 SLACK = 4096
-BLOCK = 1 << 18
+BLOCK = 1 << 17
 
 
 class Refused(Exception):
@@ -38,7 +40,7 @@ class Guard:
 
     def __post_init__(self) -> None:
         self._answered: set[str] = set()
-        self._scratch: Tensor | None = None
+        self._bytes: dict[int, tuple[Layout, int]] = {}
 
     def check(self, party: str, answer: Parcel, expected: Mapping[str, Layout], sent: Parcel) -> float:
         """The norm of the backbone's update (0 where none travels); `Refused` if the answer must not count."""
@@ -65,12 +67,19 @@ class Guard:
         return norm
 
     def _check_size(self, answer: Parcel, expected: Mapping[str, Layout]) -> None:
-        allowed = layout_bytes(expected.values()) + SLACK
+        allowed = SLACK + sum(map(self._layout_bytes, expected.values()))
         if answer.nbytes > allowed:
             raise Refused(f"oversize: {answer.nbytes:,} bytes where {allowed:,} are enough")
         extra = [group for group in answer.tensors if group not in expected]
         if extra:
             raise Refused(f"extra group '{extra[0]}', which {self.phase.name} does not declare")
+
+    def _layout_bytes(self, shapes: Layout) -> int:
+        """Bytes of a layout; most parties share one, so it is counted once."""
+        known = self._bytes.get(id(shapes))
+        if known is None or known[0] is not shapes:
+            known = self._bytes[id(shapes)] = (shapes, layout_bytes(shapes))
+        return known[1]
 
     def _check_statistics(self, party: str, values: Mapping[str, float]) -> None:
         known = (*self.phase.reports, *self.phase.may_report)
@@ -95,32 +104,26 @@ class Guard:
 
     def _norm(self, tensors: Tensors, reference: Tensors) -> float:
         """Norm of `tensors` minus `reference`, in blocks that fit the cache; not finite if any value is not."""
-        small = [name for name, tensor in tensors.items() if tensor.numel() <= BLOCK]
-        if not small and not tensors:
-            return 0.0
-        values = [tensors[name] for name in small]
-        if reference and values:
-            values = list(torch._foreach_sub(values, [reference[name] for name in small]))
-        square = 0.0
-        if values:
-            floats = [v if v.is_floating_point() else v.float() for v in values]
-            square += float(torch.stack(torch._foreach_norm(floats)).double().square().sum())
-        for name, tensor in tensors.items():
-            if tensor.numel() > BLOCK:
-                square += self._large(tensor.reshape(-1), reference[name].reshape(-1) if reference else None)
+        if reference:
+            values, starts = columns(tensors, reference)
+            square = sum(self._square(value, start) for value, start in zip(values, starts, strict=True))
+        else:
+            square = sum(self._square(value, None) for value in columns(tensors)[0])
         return math.sqrt(square) if square >= 0 else math.nan
 
-    def _large(self, flat: Tensor, reference: Tensor | None) -> float:
-        if self._scratch is None or self._scratch.dtype != flat.dtype:
-            self._scratch = torch.empty(BLOCK, dtype=flat.dtype, device=flat.device)
+    def _square(self, flat: Tensor, reference: Tensor | None) -> float:
+        """Squared norm of one flat tensor minus its reference."""
+        if flat.device.type != "cpu" or flat.dtype not in (torch.float32, torch.float64):
+            return float((flat.double() if reference is None else flat.double() - reference.double()).square().sum())
+        values = flat.numpy()
+        if reference is None:
+            return float(np.dot(values, values))
+        starts, scratch = reference.numpy(), np.empty(min(BLOCK, len(values)), values.dtype)
         square = 0.0
-        for start in range(0, flat.numel(), BLOCK):
-            block = flat[start : start + BLOCK]
-            if reference is not None:
-                block = torch.sub(block, reference[start : start + BLOCK], out=self._scratch[: block.numel()])
-            square += (
-                float(torch.dot(block, block)) if block.is_floating_point() else float(block.double().square().sum())
-            )
+        for begin in range(0, len(values), BLOCK):
+            block = values[begin : begin + BLOCK]
+            change = np.subtract(block, starts[begin : begin + BLOCK], out=scratch[: len(block)])
+            square += float(np.dot(change, change))
         return square
 
 
@@ -132,6 +135,8 @@ def bound(fixed: float | None, multiple: float | None, accepted: Sequence[float]
 
 
 def _check_layout(group: str, tensors: Tensors, expected: Layout) -> None:
+    if layout(tensors) == expected:
+        return
     missing = [name for name in expected if name not in tensors]
     extra = [name for name in tensors if name not in expected]
     if missing or extra:

@@ -76,7 +76,7 @@ class Host:
         if self.weights.local:
             party.state["batchnorm"] = self.weights.local
         if self.keep_local:
-            party.state[LOCAL_MODEL] = self.weights.backbone | self.weights.buffers | self.weights.local
+            party.state[LOCAL_MODEL] = self.weights.all()
 
 
 def _check_declared(phase: Phase, answer: Parcel) -> None:

@@ -7,6 +7,7 @@ refused, late or lost in a crash is rolled back, and a resumed run continues exa
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -23,6 +24,7 @@ class StateStore:
 
     def __init__(self, folder: Path, durable: bool = False) -> None:
         self.folder, self.durable = folder, durable
+        self._kept: dict[str, set[str]] = {}
 
     def load(self, party: str, generation: str) -> State:
         """The state of a generation; empty before the first."""
@@ -32,14 +34,21 @@ class StateStore:
         """Write a new generation beside `base`, the one it grew from; any other is forgotten."""
         generation = str(stamp)
         path = self._path(party, generation)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        kept = self._kept.get(party) or self._find(party)
         save_state(path, state, self.durable)
-        for old in path.parent.glob("*.safetensors"):
-            if old.stem not in (generation, base) and _GENERATION.fullmatch(old.stem):
-                old.unlink(missing_ok=True)
+        for old in kept - {generation, base}:
+            os.unlink(self._path(party, old))
+        self._kept[party] = {generation, base} - {""}
         return generation
 
-    def _path(self, party: str, generation: str) -> Path:
+    def _find(self, party: str) -> set[str]:
+        """Generations on disk; makes the party's folder where there is none."""
+        folder = self.folder / party
+        folder.mkdir(parents=True, exist_ok=True)
+        names = (name.removesuffix(".safetensors") for name in os.listdir(folder))
+        return {name for name in names if _GENERATION.fullmatch(name)}
+
+    def _path(self, party: str, generation: str) -> str:
         if not _SAFE.fullmatch(party) or not _GENERATION.fullmatch(generation):
             raise FedVisageError(f"'{party}' / '{generation}' is not the name of a party and a generation")
-        return self.folder / party / f"{generation}.safetensors"
+        return f"{self.folder}/{party}/{generation}.safetensors"

@@ -46,7 +46,7 @@ class Alone(FedAvg):
     def join(self, party: Party, parcel: Parcel) -> Parcel:
         """Keep the start model as the party's own."""
         party.load(parcel)
-        party.state[MODEL] = snapshot(party.weights.backbone | party.weights.buffers | party.weights.local)
+        party.state[MODEL] = snapshot(party.weights.all())
         return super().join(party, parcel)
 
     def plan_train(self, server: State, cohort: Sequence[str], context: Context) -> dict[str, Parcel]:
@@ -57,7 +57,7 @@ class Alone(FedAvg):
         """Go on from the party's own model."""
         party.weights.load(party.state[MODEL])
         party.state[EMBEDDINGS], fit = self.fit(party, parcel, party.weights.model, party.state[EMBEDDINGS])
-        party.state[MODEL] = party.weights.backbone | party.weights.buffers | party.weights.local
+        party.state[MODEL] = party.weights.all()
         return Parcel(statistics={"samples": len(party.faces.train), "loss": fit.loss})
 
     def absorb_train(self, server: State, result: Result, context: Context) -> State:

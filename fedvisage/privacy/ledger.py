@@ -14,7 +14,8 @@ from types import TracebackType
 from typing import Any, Literal
 
 from fedvisage.core.errors import FedVisageError
-from fedvisage.core.parcel import STATISTICS, Parcel, Tensors, group_bytes, layout
+from fedvisage.core.flat import layout
+from fedvisage.core.parcel import STATISTICS, Parcel, Tensors, group_bytes
 
 
 class Ledger:

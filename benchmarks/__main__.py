@@ -1,0 +1,39 @@
+"""`make bench`: run all benchmarks, print a table, write benchmarks/results.json."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import time
+from pathlib import Path
+
+import torch
+
+from fedvisage.cli.output import show_table
+
+ALL = ("synthetic", "party_cost", "training_cost", "workers", "memory")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", choices=[*ALL, []], help="which ones; all by default")
+    parser.add_argument("--full", action="store_true", help="larger sizes and more repetitions")
+    chosen = parser.parse_args()
+    torch.set_num_threads(1)
+    rows = []
+    for name in chosen.names or ALL:
+        begin = time.perf_counter()
+        rows += importlib.import_module(f"benchmarks.{name}").measure(chosen.full)
+        print(f"{name}: {time.perf_counter() - begin:.0f} s", flush=True)
+    Path(__file__).with_name("results.json").write_text(json.dumps([row.table() for row in rows], indent=1) + "\n")
+    columns = ["benchmark", "ours", "reference", "unit", "ratio", "limit", "against", "load"]
+    lines = [
+        [r.name, f"{r.ours:.2f}", f"{r.reference:.2f}", r.unit, f"{r.ratio:.3f}", r.limit, r.peer, f"{r.load:.1f}"]
+        for r in rows
+    ]
+    show_table(columns, lines)
+
+
+if __name__ == "__main__":
+    main()

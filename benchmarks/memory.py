@@ -1,0 +1,37 @@
+"""Peak memory with 10 and with 10,000 parties of two images each, a whole run in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from tempfile import TemporaryDirectory
+
+from benchmarks.common import Row
+
+SCRIPT = """
+import json, resource, sys
+import fedvisage as fv
+from fedvisage.config import Recipe
+parties, folder = int(sys.argv[1]), sys.argv[2]
+fv.run(Recipe.model_validate({
+    "faces": {"identities": parties, "images_per_identity": 2, "size": 32},
+    "partition": {"parties": parties, "held_out": 0},
+    "training": {"batch_size": 2},
+    "federation": {"rounds": 1, "workers": 1},
+}), out=folder)
+print(json.dumps(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024))
+"""
+
+
+def measure(full: bool) -> list[Row]:
+    many = 10_000
+    few_mb, many_mb = peak(10), peak(many)
+    return [Row.of("peak memory, 10,000 parties", many_mb, few_mb, "MB", "the same run with 10 parties", "< 1.1")]
+
+
+def peak(parties: int) -> float:
+    with TemporaryDirectory() as folder:
+        command = [sys.executable, "-c", SCRIPT, str(parties), f"{folder}/run"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return float(json.loads(done.stdout.splitlines()[-1]))

@@ -1,0 +1,76 @@
+"""Cost per party and round besides training: everything but the local work, against copying and summing weights."""
+
+from __future__ import annotations
+
+from statistics import median
+
+import torch
+from torch import Tensor
+
+from benchmarks.common import Clock, Row, federation, make_model, seconds
+from fedvisage.build import Parts
+from fedvisage.config import Recipe
+from fedvisage.core.method import Party
+from fedvisage.core.parcel import Parcel
+from fedvisage.methods.fedavg import FedPE
+from fedvisage.methods.weightings import BySamples
+from fedvisage.models import Backbone
+from fedvisage.training import Fit
+
+
+class NoWork(FedPE):
+    """FedPE whose parties do nothing between receiving and answering."""
+
+    def fit(
+        self, party: Party, parcel: Parcel, model: Backbone, embeddings: Tensor, offset: int = 0
+    ) -> tuple[Tensor, Fit]:
+        return embeddings, Fit(0.0, 1, 0)
+
+
+SIZES = {
+    "1M": {"backbone": {"name": "ir-tiny", "embedding_size": 384}, "size": 64, "parties": 64, "rounds": 15},
+    "24M": {"backbone": {"name": "ir-18"}, "size": 112, "parties": 16, "rounds": 7},
+}
+
+
+def measure(full: bool) -> list[Row]:
+    return [_measure(label, **values) for label, values in SIZES.items()]  # type: ignore[arg-type]
+
+
+def _measure(label: str, backbone: dict[str, object], size: int, parties: int, rounds: int) -> Row:
+    recipe = Recipe.model_validate(
+        {
+            "faces": {"identities": parties, "images_per_identity": 2, "size": size},
+            "partition": {"parties": parties, "held_out": 0},
+            "backbone": backbone,
+            "federation": {"rounds": rounds, "workers": 1},
+        }
+    )
+    clock = Clock()
+    model = make_model(recipe)
+    bare: list[float] = []
+
+    def both(event: object) -> None:
+        clock(event)  # type: ignore[arg-type]
+        if event.kind == "absorbed" and event.phase == "train":  # type: ignore[attr-defined]
+            bare.append(seconds(lambda: copy_and_sum(model, parties)))
+
+    with federation(recipe, Parts(NoWork(), BySamples(), ()), both) as run:
+        run.run()
+    ours, reference = clock.rounds[1:], bare[1:]
+    ratio = median(a / b for a, b in zip(ours, reference, strict=True))
+    each = 1000 / parties
+    name, peer = f"cost per party besides training, {label} parameters", "bare copy-and-sum loop"
+    return Row.of(name, median(ours) * each, median(reference) * each, "ms", peer, "<= 1.6", ratio)
+
+
+def copy_and_sum(model: Backbone, parties: int) -> None:
+    """What cannot be avoided: weights into the model, the model's weights onto the sum, for every party."""
+    live = [p.data for p in model.parameters()] + [b for b in model.buffers() if b.is_floating_point()]
+    start = [tensor.clone() for tensor in live]
+    total = [torch.zeros_like(tensor) for tensor in live]
+    for _ in range(parties):
+        for own, value in zip(live, start, strict=True):
+            own.copy_(value)
+        for value, own in zip(total, live, strict=True):
+            value.add_(own, alpha=1 / parties)

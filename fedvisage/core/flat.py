@@ -1,0 +1,73 @@
+"""Many tensors as one: a group of tensors that lies side by side in memory can be copied, checked and summed whole.
+
+A network has hundreds of small tensors, and handling them one by one costs more than the work itself. A `Flat` is an
+ordinary dict of tensors that are views into one vector; whoever finds two of them alike may work on the vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+Layout = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
+"""Shapes and dtypes by name."""
+
+
+class Flat(dict[str, Tensor]):
+    """Named views into `vector`, in order and without gaps."""
+
+    def __init__(self, tensors: Mapping[str, Tensor], vector: Tensor) -> None:
+        super().__init__(tensors)
+        self.vector = vector
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Shapes and dtypes, in order."""
+        return {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in self.items()}
+
+
+def flat_views(layout: Layout, vector: Tensor) -> Flat:
+    """Views of these shapes into a vector that has room for exactly them."""
+    views, start = {}, 0
+    for name, (shape, _) in layout.items():
+        count = torch.Size(shape).numel()
+        views[name] = vector[start : start + count].view(shape)
+        start += count
+    return Flat(views, vector)
+
+
+def layout(tensors: Mapping[str, Tensor]) -> Layout:
+    """Shapes and dtypes of a group."""
+    if isinstance(tensors, Flat):
+        return tensors.layout
+    return {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()}
+
+
+def pack_flat(tensors: Mapping[str, Tensor], device: str | torch.device | None = None) -> dict[str, Tensor]:
+    """A copy of a group: flat where all its tensors have one dtype."""
+    if len({tensor.dtype for tensor in tensors.values()}) != 1:
+        return {name: tensor.detach().to(device or tensor.device, copy=True) for name, tensor in tensors.items()}
+    first = next(iter(tensors.values()))
+    count = sum(tensor.numel() for tensor in tensors.values())
+    packed = flat_views(layout(tensors), torch.empty(count, dtype=first.dtype, device=device or first.device))
+    copy(packed, tensors)
+    return packed
+
+
+def columns(*groups: Mapping[str, Tensor]) -> list[list[Tensor]]:
+    """What to work on in several groups of the same names and shapes: a vector each if all are flat alike."""
+    first, *others = groups
+    if isinstance(first, Flat) and all(isinstance(g, Flat) and list(g) == list(first) for g in others):
+        return [[g.vector] for g in groups if isinstance(g, Flat)]
+    return [[group[name].reshape(-1) for name in first] for group in groups]
+
+
+def copy(into: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
+    """Copy one group's values into another's tensors."""
+    if isinstance(into, Flat) and isinstance(values, Flat) and list(into) == list(values):
+        into.vector.copy_(values.vector)
+    else:
+        torch._foreach_copy_([into[name] for name in values], [value.detach() for value in values.values()])
