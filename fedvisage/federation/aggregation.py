@@ -14,6 +14,7 @@ from typing import Generic, TypeVar
 import torch
 
 from fedvisage.core.codec import load_state, save_state
+from fedvisage.core.errors import FedVisageError
 from fedvisage.core.flat import columns, pack_flat
 from fedvisage.core.method import Phase, Result
 from fedvisage.core.parcel import Parcel, Tensors, group_bytes
@@ -180,12 +181,13 @@ class Aggregator:
         self._weights[party] = weight
         self._statistics[party] = answer.statistics
         for group, kept in (self._kept | self._all).items():
-            kept.add(party, answer[group])
+            kept.add(party, answer.get(group))
         shrink = 1.0
         if self.rule == "norm-clipping" and self.clip is not None and norm > self.clip:
             shrink = self.clip / norm
         for how, sums in self._sums.items():
-            groups = {group: answer[group] for group, kind in self._summed.items() if kind == how}
+            summed = [group for group, kind in self._summed.items() if kind == how]
+            groups = {group: answer[group] for group in summed if answer.get(group)}
             if shrink < 1:
                 groups = {group: _shrunk(sent.get(group), tensors, shrink) for group, tensors in groups.items()}
             sums.put(self._position[party], (groups, weight if how == "weighted_sum" else 1.0))
@@ -205,6 +207,8 @@ class Aggregator:
         """The reduced answers, once every party of the cohort was added or skipped."""
         order = sorted(self._weights, key=self._position.__getitem__)
         total = math.fsum(self._weights[party] for party in order)
+        if order and not total and "weighted_sum" in self._sums:
+            raise FedVisageError(f"phase '{self.phase.name}': the answers of {', '.join(order)} have no weight at all")
         reduced: dict[str, Tensors] = {}
         for how, sums in self._sums.items():
             if sums.total is None:
@@ -219,8 +223,8 @@ class Aggregator:
             reduced={group: reduced.get(group, {}) for group in self.phase.up if group in self._summed | self._robust},
             individual=dict(self._kept),
             statistics={party: self._statistics[party] for party in order},
-            weights={party: self._weights[party] / total for party in order},
-            absent=self.absent,
+            weights={party: self._weights[party] / total if total else 1 / len(order) for party in order},
+            absent={party: self.absent[party] for party in sorted(self.absent, key=self._position.__getitem__)},
         )
 
 

@@ -23,8 +23,16 @@ SLACK = 4096
 BLOCK = 1 << 17
 
 
+NOT_ASKED = "not asked in this round"
+REPEATED = "repeated answer: the first one counts"
+
+
 class Refused(Exception):
     """Why an answer is not counted."""
+
+
+class Stale(Refused):
+    """An answer to an earlier exchange; the one that was asked for may still come."""
 
 
 @dataclass
@@ -45,11 +53,11 @@ class Guard:
     def check(self, party: str, answer: Parcel, expected: Mapping[str, Layout], sent: Parcel) -> float:
         """The norm of the backbone's update (0 where none travels); `Refused` if the answer must not count."""
         if party not in self.cohort:
-            raise Refused("not asked in this round")
+            raise Refused(NOT_ASKED)
         if party in self._answered:
-            raise Refused("repeated answer: the first one counts")
+            raise Refused(REPEATED)
         if answer.stamp != self.stamp:
-            raise Refused(f"stale: answers {answer.stamp}, asked was {self.stamp}")
+            raise Stale(f"stale: answers {answer.stamp}, asked was {self.stamp}")
         self._answered.add(party)
         self._check_size(answer, expected)
         for group, shapes in expected.items():
@@ -57,9 +65,9 @@ class Guard:
         self._check_statistics(party, answer.statistics)
         norm = 0.0
         for group in expected:
-            size = self._norm(answer[group], sent.get(group) if group == BACKBONE else {})
+            size = self._norm(answer.get(group), sent.get(group) if group == BACKBONE else {})
             if not math.isfinite(size):
-                raise Refused(f"{group} holds {_first_bad(answer[group])}")
+                raise Refused(f"{group} holds {_first_bad(answer.get(group))}")
             if group == BACKBONE:
                 norm = size
         if self.norm_bound is not None and norm > self.norm_bound:

@@ -18,7 +18,7 @@ from fedvisage.core.parcel import BACKBONE, Parcel, Stamp
 from fedvisage.core.randomness import Streams
 from fedvisage.federation.aggregation import Aggregator
 from fedvisage.federation.checkpoint import Book, Checkpoints
-from fedvisage.federation.guard import Guard, Refused, bound
+from fedvisage.federation.guard import NOT_ASKED, REPEATED, Guard, Refused, Stale, bound
 from fedvisage.federation.trackers import JsonLines, Tracker
 from fedvisage.federation.transport import Failure, Transport
 from fedvisage.privacy import Ledger
@@ -130,7 +130,8 @@ class Federation:
                     checkpoints.save(server, book)
                     self._tell("saved", step)
             finally:
-                metrics.close()
+                for tracker in (metrics, *self.trackers):
+                    tracker.close()
         rmtree(self.folder / "spill", ignore_errors=True)
         return server, book
 
@@ -188,17 +189,20 @@ class Federation:
             self.folder / "spill",
         )
         norms: list[float] = []
-        waiting = set(parcels)
-        done = 0
+        waiting, late = set(parcels), dict[str, str]()
         for party, answer in self._answers(parcels):
             verdict = ""
             try:
+                if party not in waiting:
+                    raise Refused(REPEATED if party in parcels else NOT_ASKED)
                 if isinstance(answer, Failure):
                     raise Refused(answer.reason)
-                expected = step.component.expect(phase, server, party, parcels.get(party, Parcel()), context)
-                norm = guard.check(party, answer, expected, parcels.get(party, Parcel()))
+                expected = step.component.expect(phase, server, party, parcels[party], context)
+                norm = guard.check(party, answer, expected, parcels[party])
                 joined = _joined(phase, self.parties[party], answer) or book.joined[party]
                 weight = self.weighting.weight(server, party, joined, answer.statistics)
+                if not 0 <= weight < math.inf:
+                    raise Refused(f"its weight would be {weight:g}")
                 ledger.record(party, "up", answer)
                 aggregator.add(party, answer, weight, norm, parcels[party])
                 norms.append(norm)
@@ -208,15 +212,19 @@ class Federation:
                 verdict = str(reason)
                 if isinstance(answer, Parcel):
                     ledger.record(party, "up", answer, verdict)
+                self._note_failure(step, party, verdict, answer)
+                if isinstance(reason, Stale):
+                    late[party] = verdict
+                    continue
                 if party in waiting:
                     aggregator.skip(party, verdict)
-                self._note_failure(step, party, verdict, answer)
-            if party in waiting:
-                waiting.remove(party)
-                done += 1
+            waiting.discard(party)
+            done = len(parcels) - len(waiting)
             self._tell("answer", step, party=party, done=done, total=len(parcels), verdict=verdict)
         for party in sorted(waiting):
-            aggregator.skip(party, "no answer")
+            if party not in late:
+                self._note_failure(step, party, "no answer", Failure("no answer"))
+            aggregator.skip(party, late.get(party, "no answer"))
         self._check_quorum(step, aggregator, len(parcels))
         if phase.name == "train" and BACKBONE in phase.up and norms:
             book.norms.append(median(norms))
