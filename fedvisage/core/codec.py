@@ -177,8 +177,10 @@ def write_atomically(path: Path | str, pieces: Iterable[bytes | memoryview], dur
         finally:
             os.close(file)
         os.replace(temporary, path)
-    except OSError as error:
+    except BaseException as error:
         Path(temporary).unlink(missing_ok=True)
+        if not isinstance(error, OSError):
+            raise
         raise FedVisageError(
             f"cannot write {path}: {error.strerror or error}; what was there before is kept"
         ) from error

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
+from operator import is_
+from typing import TypeGuard
 
 import torch
 from torch import Tensor
@@ -22,11 +24,22 @@ class Flat(dict[str, Tensor]):
     def __init__(self, tensors: Mapping[str, Tensor], vector: Tensor) -> None:
         super().__init__(tensors)
         self.vector = vector
+        self._views = tuple(tensors.values())
+
+    @property
+    def whole(self) -> bool:
+        """Whether its entries are still the views it was made with: only then does `vector` stand for them."""
+        return len(self) == len(self._views) and all(map(is_, self.values(), self._views))
 
     @cached_property
     def layout(self) -> Layout:
         """Shapes and dtypes, in order."""
         return {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in self.items()}
+
+
+def is_flat(group: Mapping[str, Tensor]) -> TypeGuard[Flat]:
+    """Whether a group can be handled as one vector."""
+    return isinstance(group, Flat) and group.whole
 
 
 def flat_views(layout: Layout, vector: Tensor) -> Flat:
@@ -41,7 +54,7 @@ def flat_views(layout: Layout, vector: Tensor) -> Flat:
 
 def layout(tensors: Mapping[str, Tensor]) -> Layout:
     """Shapes and dtypes of a group."""
-    if isinstance(tensors, Flat):
+    if is_flat(tensors):
         return tensors.layout
     return {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()}
 
@@ -60,14 +73,14 @@ def pack_flat(tensors: Mapping[str, Tensor], device: str | torch.device | None =
 def columns(*groups: Mapping[str, Tensor]) -> list[list[Tensor]]:
     """What to work on in several groups of the same names and shapes: a vector each if all are flat alike."""
     first, *others = groups
-    if isinstance(first, Flat) and all(isinstance(g, Flat) and list(g) == list(first) for g in others):
+    if is_flat(first) and all(is_flat(g) and list(g) == list(first) for g in others):
         return [[g.vector] for g in groups if isinstance(g, Flat)]
     return [[group[name].reshape(-1) for name in first] for group in groups]
 
 
 def copy(into: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
     """Copy one group's values into another's tensors."""
-    if isinstance(into, Flat) and isinstance(values, Flat) and list(into) == list(values):
+    if is_flat(into) and is_flat(values) and list(into) == list(values):
         into.vector.copy_(values.vector)
-    else:
+    elif values:
         torch._foreach_copy_([into[name] for name in values], [value.detach() for value in values.values()])

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from fedvisage.core.codec import flatten, neighbours, pack, unpack
-from fedvisage.core.flat import Flat, Layout
+from fedvisage.core.flat import Layout, is_flat
 
 BACKBONE = "backbone"
 BUFFERS = "buffers"
@@ -82,7 +82,7 @@ class Parcel:
 
 def group_bytes(tensors: Tensors) -> int:
     """Bytes of a group."""
-    if isinstance(tensors, Flat):
+    if is_flat(tensors):
         return tensors.vector.nbytes
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 
 from fedvisage.core.codec import State, load_state, save_state
@@ -25,6 +26,7 @@ class StateStore:
     def __init__(self, folder: Path, durable: bool = False) -> None:
         self.folder, self.durable = folder, durable
         self._kept: dict[str, set[str]] = {}
+        """What this process wrote last; another worker may have served a party since."""
 
     def load(self, party: str, generation: str) -> State:
         """The state of a generation; empty before the first."""
@@ -34,10 +36,13 @@ class StateStore:
         """Write a new generation beside `base`, the one it grew from; any other is forgotten."""
         generation = str(stamp)
         path = self._path(party, generation)
-        kept = self._kept.get(party) or self._find(party)
+        kept = self._kept.get(party, set())
+        if base not in kept:
+            kept = self._find(party)
         save_state(path, state, self.durable)
         for old in kept - {generation, base}:
-            os.unlink(self._path(party, old))
+            with suppress(FileNotFoundError):
+                os.unlink(self._path(party, old))
         self._kept[party] = {generation, base} - {""}
         return generation
 
