@@ -215,7 +215,7 @@ class _Run:
             server, book = federation.run()
         finally:
             transport.close()
-        self._load(server)
+        self._load({"batchnorm": initial["batchnorm"]} | server)
         _reset_counters(self.model)
         save_model(folder / "model.safetensors", self.model, {"recipe": recipe.name, "method": label})
         score = self.test.score(self.model) if self.test else None

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from fedvisage.config import Partition as Settings
+from fedvisage.core.codec import write_atomically
 from fedvisage.core.errors import FedVisageError
 from fedvisage.core.method import TRAINER, VALIDATOR
 from fedvisage.core.randomness import Streams
@@ -60,7 +61,7 @@ class Partition:
                 name: {"identities": identities(share.train), **asdict(share)} for name, share in self.parties.items()
             },
         }
-        path.write_text(json.dumps(table) + "\n", encoding="utf-8")
+        write_atomically(path, [json.dumps(table).encode() + b"\n"])
 
     @staticmethod
     def load(path: Path) -> Partition:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedvisage.core.codec import State, load_state, save_state
+from fedvisage.core.codec import State, load_state, save_state, write_atomically
 from fedvisage.core.errors import FedVisageError
 from fedvisage.core.method import Joined
 
@@ -43,7 +43,7 @@ class Checkpoints:
             number = int(marker.read_text()) + 1 if marker.exists() else 1
         except ValueError:
             raise FedVisageError(f"{marker} is damaged: it should hold a number") from None
-        marker.write_text(f"{number}\n")
+        write_atomically(marker, [f"{number}\n".encode()])
         return number
 
     def save(self, server: State, book: Book) -> None:
