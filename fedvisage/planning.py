@@ -9,9 +9,10 @@ import torch
 
 from fedvisage.build import build_parts, resolve
 from fedvisage.config import Recipe
+from fedvisage.core.assembly import Assembly
 from fedvisage.core.errors import FedVisageError
-from fedvisage.core.method import Phase
 from fedvisage.core.parcel import BACKBONE, BUFFERS, OPTIMISER, PRIVATE_EMBEDDINGS, PUBLIC_EMBEDDINGS, group_bytes
+from fedvisage.core.phase import Phase
 from fedvisage.core.weights import Weights
 from fedvisage.models import Backbone, create_backbone
 
@@ -32,9 +33,8 @@ def make_plan(recipe: Recipe) -> dict[str, Any]:
     people = identities_per_party(recipe)
     sizes = _group_sizes(recipe, weights, model, people)
     wire = []
-    for component in parts.components:
-        for phase in component.phases():
-            wire += _phase_rows(phase, sizes, people, recipe.partition.parties)
+    for phase in Assembly(parts.components).phases.values():
+        wire += _phase_rows(phase, sizes, people, recipe.partition.parties)
     totals = _totals(wire, recipe)
     state = group_bytes(weights.backbone) + group_bytes(weights.buffers)
     individual = sum(row["bytes"] for row in wire if row["how"] == "individual" and row["group"] != "statistics")

@@ -25,8 +25,9 @@ from fedvisage.build import CACHE, START, HostMaker, Parts, build_parts, make_tr
 from fedvisage.config import Recipe, load_recipe, to_toml
 from fedvisage.core.codec import State, load_state, save_state, write_atomically
 from fedvisage.core.errors import FedVisageError
-from fedvisage.core.method import TRAINER, Party
+from fedvisage.core.method import Party
 from fedvisage.core.parcel import BACKBONE, BUFFERS, PUBLIC_EMBEDDINGS, Parcel, Tensors
+from fedvisage.core.phase import TRAINER
 from fedvisage.core.randomness import Streams
 from fedvisage.core.weights import COUNTER, Weights, snapshot
 from fedvisage.faces.faceset import Faces

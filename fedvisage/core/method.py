@@ -3,7 +3,9 @@
 A component brings phases. In each phase the server half plans (what goes down to whom), the party half answers
 (what comes up), and the server half absorbs the answers. A method is the component that also makes the first
 server state; weightings, the evaluation at parties and BatchNorm recalibration are components too, so they compose with
-any method. For a phase called `train` the three halves are `plan_train`, `train` and `absorb_train`.
+any method. For a phase called `train` the three parts are `plan_train`, `train` and `absorb_train`. A component may
+also have a hand in the phases of others (`extend`, `planned`, `around`, `absorbed`), so that a server regulariser is
+one component that any method can be combined with.
 
 State is plain data (see `codec.State`): checkpoints, the wire, resume and audits are generic.
 """
@@ -12,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,51 +23,10 @@ from pydantic import BaseModel, ConfigDict
 from fedvisage.core.codec import State
 from fedvisage.core.flat import Layout, layout
 from fedvisage.core.parcel import BACKBONE, BUFFERS, Parcel, Tensors
+from fedvisage.core.phase import Phase
 from fedvisage.core.randomness import Streams
 from fedvisage.core.registry import Registry
 from fedvisage.core.weights import Weights
-
-Audience = Literal["all", "owner"]
-"""Who gets a group that goes down: every party the same, or each party its own."""
-
-Reduction = Literal["weighted_sum", "mean", "individual"]
-"""How a group that comes up is reduced: summed by the weighting, averaged equally, or seen party by party."""
-
-TRAINER, SOURCE, TARGET, VALIDATOR = "trainer", "source", "target", "validator"
-ROLES: Mapping[str, str] = {
-    TRAINER: "trains on its own labelled people",
-    SOURCE: "the labelled party of domain adaptation",
-    TARGET: "an unlabelled party of domain adaptation",
-    VALIDATOR: "scores candidate models on its own pairs",
-}
-LEARNERS = frozenset({TRAINER, SOURCE, TARGET})
-
-
-@dataclass(frozen=True)
-class Phase:
-    """One exchange: who takes part, when, and what crosses in each direction."""
-
-    name: str
-    when: Literal["start", "round", "end"] = "round"
-    every: int = 1
-    """In `round` phases: every how many rounds (and always after the last)."""
-    repeats: int = 1
-    """Exchanges in a row; plan and absorb see which one in `context.repeat`."""
-    roles: frozenset[str] = LEARNERS
-    sampled: bool = True
-    """Whether participation sampling applies; if not, everybody of the roles takes part."""
-    always: frozenset[str] = frozenset()
-    """Roles of which everybody takes part even when sampling."""
-    down: Mapping[str, Audience] = field(default_factory=dict)
-    up: Mapping[str, Reduction] = field(default_factory=dict)
-    reports: tuple[str, ...] = ()
-    """Numbers that come up from every party."""
-    may_report: tuple[str, ...] = ()
-    """Numbers that come up where the party can compute them."""
-    keeps_state: bool = True
-    """Whether the party's private state can change."""
-    counts: bool = False
-    """Whether the `samples` and `classes` it reports fix the party's counts from then on."""
 
 
 class Images(Protocol):
@@ -210,9 +171,32 @@ class Component(BaseModel):
         answer: State = getattr(self, f"absorb_{phase.name}")(server, result, context)
         return answer
 
+    def start(self, context: Context) -> State:
+        """What this component puts into the first server state."""
+        return {}
+
+    def extend(self, phase: Phase) -> Phase:
+        """Another component's phase with this one's groups or numbers added (see `assembly.with_groups`)."""
+        return phase
+
+    def planned(self, phase: Phase, server: State, parcels: dict[str, Parcel], context: Context) -> None:
+        """Add to the parcels another component has planned."""
+
+    def around(self, phase: Phase, party: Party, parcel: Parcel, work: Callable[[], Parcel]) -> Parcel:
+        """Act before and after another component's work at the party."""
+        return work()
+
+    def absorbed(self, phase: Phase, server: State, result: Result, context: Context) -> State:
+        """Act on the server after another component has absorbed its answers."""
+        return server
+
     def expect(self, phase: Phase, server: State, party: str, parcel: Parcel, context: Context) -> dict[str, Layout]:
-        """Shapes and dtypes of the answer's groups: by default those that went down under the same name."""
-        return {group: layout(parcel.get(group) or server.get(group, {})) for group in phase.up}
+        """Shapes and dtypes of the answer's groups: by default those that went down under the same name.
+
+        An empty group is not expected, nor sent: a network without BatchNorm has no buffers.
+        """
+        shapes = {group: layout(parcel.get(group)) for group in phase.up}
+        return {group: shape for group, shape in shapes.items() if shape}
 
 
 class Weighting(Component):
@@ -224,10 +208,6 @@ class Weighting(Component):
     def weight(self, server: State, party: str, joined: Joined, statistics: Mapping[str, float]) -> float:
         """Weight of one answer, at least 0."""
         raise TypeError(f"{type(self).__name__} does not say how much an answer counts")
-
-    def start(self, context: Context) -> State:
-        """Entries it adds to the server state."""
-        return {}
 
 
 class Method(Component):

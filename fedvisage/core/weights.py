@@ -36,7 +36,9 @@ class Weights:
         own = {name for name in parameters if name.rpartition(".")[0] in norms} if policy == "local" else set()
         self.backbone = self._lay_out({name: p for name, p in parameters.items() if name not in own})
         self.buffers = self._lay_out({} if policy == "local" else buffers)
-        self.local = self._lay_out({name: p for name, p in parameters.items() if name in own} | buffers if policy == "local" else {})
+        self.local = self._lay_out(
+            {name: p for name, p in parameters.items() if name in own} | buffers if policy == "local" else {}
+        )
         self._everything = self.backbone | self.buffers | self.local
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:

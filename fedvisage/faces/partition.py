@@ -17,7 +17,7 @@ import numpy as np
 from fedvisage.config import Partition as Settings
 from fedvisage.core.codec import write_atomically
 from fedvisage.core.errors import FedVisageError
-from fedvisage.core.method import TRAINER, VALIDATOR
+from fedvisage.core.phase import TRAINER, VALIDATOR
 from fedvisage.core.randomness import Streams
 from fedvisage.faces.faceset import Faces, FaceSet, Indices
 

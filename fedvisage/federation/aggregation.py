@@ -16,8 +16,9 @@ import torch
 from fedvisage.core.codec import load_state, save_state
 from fedvisage.core.errors import FedVisageError
 from fedvisage.core.flat import columns, pack_flat
-from fedvisage.core.method import Phase, Result
+from fedvisage.core.method import Result
 from fedvisage.core.parcel import Parcel, Tensors, group_bytes
+from fedvisage.core.phase import Phase
 from fedvisage.core.weights import snapshot
 
 CHUNKS = 64

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from fedvisage.core.flat import Layout, columns, layout
-from fedvisage.core.method import Joined, Phase
+from fedvisage.core.method import Joined
 from fedvisage.core.parcel import BACKBONE, Parcel, Stamp, Tensors, layout_bytes
+from fedvisage.core.phase import Phase
 
 SLACK = 4096
 BLOCK = 1 << 17

@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from fedvisage.core.assembly import Assembly
 from fedvisage.core.errors import FedVisageError
-from fedvisage.core.method import Component, Party, PartyFaces, Phase
+from fedvisage.core.method import Component, Party, PartyFaces
 from fedvisage.core.parcel import UNSTAMPED, Parcel, Stamp, Tensors
+from fedvisage.core.phase import Phase
 from fedvisage.core.randomness import Streams
 from fedvisage.core.weights import Weights
 from fedvisage.federation.store import StateStore
@@ -31,15 +33,14 @@ class Host:
         start_batchnorm: Tensors,
         keep_local: bool = False,
     ) -> None:
-        self.components, self.weights, self.faces, self.store = components, weights, faces, store
+        self.assembly, self.weights, self.faces, self.store = Assembly(components), weights, faces, store
         self.streams, self.start_batchnorm, self.keep_local = streams, start_batchnorm, keep_local
-        self._phases = {phase.name: (component, phase) for component in components for phase in component.phases()}
         self._memo: dict[Any, Any] = {}
         self._stamp = UNSTAMPED
 
     def handle(self, name: str, parcel: Parcel) -> Parcel:
         """Answer a parcel as party `name`. The answer's tensors are live: read them before the next call."""
-        component, phase = self._phases[parcel.stamp.phase]
+        phase = self.assembly.phases[parcel.stamp.phase]
         role, faces = self.faces(name)
         if parcel.stamp != self._stamp:
             self._memo.clear()
@@ -55,7 +56,7 @@ class Host:
             start_batchnorm=self.start_batchnorm,
             memo=self._memo,
         )
-        answer = component.local(phase, party, parcel)
+        answer = self.assembly.local(phase, party, parcel)
         _check_declared(phase, answer)
         answer.stamp = parcel.stamp
         answer.statistics = {number: float(value) for number, value in answer.statistics.items()}
@@ -71,7 +72,7 @@ class Host:
         return streams.child("repeat", stamp.repeat) if stamp.repeat else streams
 
     def _keep(self, phase: Phase, party: Party) -> None:
-        if phase.name != "train":
+        if not phase.trains:
             return
         if self.weights.local:
             party.state["batchnorm"] = self.weights.local

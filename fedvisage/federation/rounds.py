@@ -11,10 +11,12 @@ from statistics import median
 from typing import Any
 
 from fedvisage.config import Federation as Settings
+from fedvisage.core.assembly import Assembly
 from fedvisage.core.codec import State
 from fedvisage.core.errors import FedVisageError
-from fedvisage.core.method import Component, Context, Joined, Method, Phase, Result, Weighting
+from fedvisage.core.method import Component, Context, Joined, Method, Result, Weighting
 from fedvisage.core.parcel import BACKBONE, Parcel, Stamp
+from fedvisage.core.phase import Phase
 from fedvisage.core.randomness import Streams
 from fedvisage.federation.aggregation import Aggregator
 from fedvisage.federation.checkpoint import Book, Checkpoints
@@ -29,7 +31,6 @@ class Step:
     """One exchange of the schedule."""
 
     round: int
-    component: Component
     phase: Phase
     repeat: int = 0
     last_of_round: bool = False
@@ -56,12 +57,12 @@ Observe = Callable[[int, State], Mapping[str, float]]
 def schedule(components: Sequence[Component], rounds: int) -> list[Step]:
     """Every exchange of a run, in order."""
     steps: list[Step] = []
+    phases = Assembly(components).phases.values()
     for number in range(rounds + 2):
         when = "start" if number == 0 else "round" if number <= rounds else "end"
         here = [
-            Step(min(number, rounds), component, phase, repeat)
-            for component in components
-            for phase in component.phases()
+            Step(min(number, rounds), phase, repeat)
+            for phase in phases
             if phase.when == when and (when != "round" or number % phase.every == 0 or number == rounds)
             for repeat in range(phase.repeats)
         ]
@@ -108,7 +109,8 @@ class Federation:
         self.streams, self.initial, self.trackers = streams, initial, trackers
         self.embedding_size = embedding_size
         self.watch, self.observe = watch, observe
-        self.steps = schedule([method, weighting, *others], settings.rounds)
+        self.assembly = Assembly([method, weighting, *others])
+        self.steps = schedule(self.assembly.components, settings.rounds)
 
     def run(self) -> tuple[State, Book]:
         """The final server state and the book, going on from the checkpoint where there is one."""
@@ -117,7 +119,7 @@ class Federation:
         found = checkpoints.load()
         book = found[1] if found else Book()
         context = self._context(0, book)
-        server = found[0] if found else self.method.start(context) | self.weighting.start(context)
+        server = found[0] if found else self.assembly.start(context)
         metrics = JsonLines(self.folder / "metrics.jsonl", book.metrics_bytes)
         with Ledger(self.folder / "ledger.jsonl") as ledger:
             try:
@@ -144,9 +146,10 @@ class Federation:
     ) -> State:
         phase = step.phase
         context = self._context(step.round, book, step.repeat)
-        roles = self.parties if phase.counts else {p: r for p, r in self.parties.items() if p in book.joined}
+        asked = book.joined.keys() | (self.parties.keys() - book.refused.keys() if phase.counts else set())
+        roles = {party: role for party, role in self.parties.items() if party in asked}
         cohort = draw_cohort(phase, roles, self.settings.participation, self.streams, step.round)
-        parcels = step.component.plan(phase, server, cohort, context)
+        parcels = self.assembly.plan(phase, server, cohort, context)
         _check_down(phase, parcels, cohort)
         for party, parcel in parcels.items():
             parcel.stamp, parcel.generation = stamp, book.generations.get(party, "")
@@ -156,7 +159,7 @@ class Federation:
         collected = self._collect(step, stamp, server, parcels, context, book, ledger)
         result = collected.result()
         self._remember(phase, result, book)
-        server = step.component.absorb(phase, server, result, context)
+        server = self.assembly.absorb(phase, server, result, context)
         self._log(step, result, server, metrics)
         return server
 
@@ -176,7 +179,7 @@ class Federation:
             stamp,
             frozenset(parcels),
             book.joined,
-            bound(limits.norm_bound, limits.norm_multiple, book.norms) if phase.name == "train" else None,
+            bound(limits.norm_bound, limits.norm_multiple, book.norms) if phase.trains else None,
             limits.max_samples,
         )
         aggregator = Aggregator(
@@ -185,7 +188,7 @@ class Federation:
             self.settings.aggregation,
             self.settings.trim,
             self.settings.clip,
-            self.weighting.individual if phase.name == "train" else frozenset(),
+            self.weighting.individual if phase.trains else frozenset(),
             self.folder / "spill",
         )
         norms: list[float] = []
@@ -197,7 +200,7 @@ class Federation:
                     raise Refused(REPEATED if party in parcels else NOT_ASKED)
                 if isinstance(answer, Failure):
                     raise Refused(answer.reason)
-                expected = step.component.expect(phase, server, party, parcels[party], context)
+                expected = self.assembly.expect(phase, server, party, parcels[party], context)
                 norm = guard.check(party, answer, expected, parcels[party])
                 joined = _joined(phase, self.parties[party], answer) or book.joined[party]
                 weight = self.weighting.weight(server, party, joined, answer.statistics)
@@ -226,7 +229,7 @@ class Federation:
                 self._note_failure(step, party, "no answer", Failure("no answer"))
             aggregator.skip(party, late.get(party, "no answer"))
         self._check_quorum(step, aggregator, len(parcels))
-        if phase.name == "train" and BACKBONE in phase.up and norms:
+        if phase.trains and BACKBONE in phase.up and norms:
             book.norms.append(median(norms))
         return aggregator
 
@@ -235,7 +238,7 @@ class Federation:
 
     def _check_quorum(self, step: Step, aggregator: Aggregator, asked: int) -> None:
         needed = max(1, math.ceil(self.settings.quorum * asked - 1e-9)) if asked else 0
-        if asked == 0 and step.phase.name in ("join", "train"):
+        if asked == 0 and (step.phase.trains or step.phase.counts):
             raise FedVisageError(f"round {step.round}, {step.phase.name}: no party takes part")
         if aggregator.accepted < needed:
             party, reason = next(iter(aggregator.absent.items()))
@@ -292,9 +295,13 @@ def _check_down(phase: Phase, parcels: Mapping[str, Parcel], cohort: Sequence[st
     """A method may only send what it declares, to whom it declares."""
     if set(parcels) != set(cohort):
         raise FedVisageError(f"phase '{phase.name}' planned for other parties than its cohort")
+    first = next(iter(parcels.values()), Parcel())
     for party, parcel in parcels.items():
-        extra = [group for group in parcel.tensors if group not in phase.down]
-        if extra:
-            raise FedVisageError(
-                f"phase '{phase.name}' would send undeclared '{extra[0]}' to {party}; nothing was sent"
-            )
+        undeclared = [*(parcel.tensors.keys() - phase.down.keys()), *(parcel.statistics.keys() - set(phase.sends))]
+        if undeclared:
+            what = f"undeclared '{undeclared[0]}' to {party}"
+            raise FedVisageError(f"phase '{phase.name}' would send {what}; nothing was sent")
+        for group, tensors in parcel.tensors.items():
+            if phase.down[group] == "all" and first.tensors.get(group) is not tensors:
+                what = f"{group} of its own to {party}, but declares it the same for all"
+                raise FedVisageError(f"phase '{phase.name}' would send {what}; nothing was sent")

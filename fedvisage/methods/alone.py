@@ -11,8 +11,9 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from fedvisage.core.codec import State
-from fedvisage.core.method import METHODS, Audience, Context, Party, Phase, Result, broadcast
+from fedvisage.core.method import METHODS, Context, Party, Result, broadcast
 from fedvisage.core.parcel import BACKBONE, BUFFERS, Parcel, Tensors
+from fedvisage.core.phase import Audience, Phase
 from fedvisage.core.weights import snapshot
 from fedvisage.methods.fedavg import EMBEDDINGS, FedAvg
 
@@ -36,7 +37,7 @@ class Alone(FedAvg):
             Phase(
                 "join", "start", sampled=False, down=down, reports=("samples",), may_report=("classes",), counts=True
             ),
-            Phase("train", reports=("samples", "loss")),
+            Phase("train", reports=("samples", "loss"), trains=True),
         )
 
     def plan_join(self, server: State, cohort: Sequence[str], context: Context) -> dict[str, Parcel]:

@@ -13,8 +13,9 @@ import torch
 from torch import nn
 
 from fedvisage.core.codec import State
-from fedvisage.core.method import Component, Context, Party, Phase, Result, broadcast
+from fedvisage.core.method import Component, Context, Party, Result, broadcast
 from fedvisage.core.parcel import BACKBONE, BUFFERS, Parcel
+from fedvisage.core.phase import Phase
 
 BATCH = 64
 

@@ -14,8 +14,9 @@ import numpy as np
 from pydantic import Field
 
 from fedvisage.core.codec import State
-from fedvisage.core.method import Component, Context, Method, Party, Phase, Result, broadcast
+from fedvisage.core.method import Component, Context, Method, Party, Result, broadcast
 from fedvisage.core.parcel import BACKBONE, BUFFERS, Parcel
+from fedvisage.core.phase import Phase
 from fedvisage.training import embed_images
 
 MODELS = ("global", "local", "personal")

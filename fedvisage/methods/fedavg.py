@@ -21,11 +21,12 @@ from torch import Tensor
 
 from fedvisage.config import Training
 from fedvisage.core.codec import State
-from fedvisage.core.method import METHODS, Audience, Context, Method, Party, Phase, Reduction, Result, broadcast
+from fedvisage.core.method import METHODS, Context, Method, Party, Result, broadcast
 from fedvisage.core.parcel import BACKBONE, BUFFERS, PRIVATE_EMBEDDINGS, Parcel
+from fedvisage.core.phase import Audience, Phase, Reduction
 from fedvisage.core.randomness import Streams
 from fedvisage.models import Backbone
-from fedvisage.training import Batch, Correct, Fit, Trainer, embed_images, learning_rate, loss_of
+from fedvisage.training import Batch, Correct, Fit, Loss, Trainer, embed_images, learning_rate, loss_of
 
 EMBEDDINGS = "class_embeddings"
 
@@ -49,12 +50,13 @@ class FedAvg(Method):
         if self.classifier == "shared":
             down[PRIVATE_EMBEDDINGS] = "all"
             up[PRIVATE_EMBEDDINGS] = "weighted_sum"
+        sends = ("class_offset",) if self.classifier == "shared" else ()
         first = model if self.starts_at_mean else {}
         return (
             Phase(
                 "join", "start", sampled=False, down=first, reports=("samples",), may_report=("classes",), counts=True
             ),
-            Phase("train", down=down, up=up, reports=("samples", "loss")),
+            Phase("train", down=down, up=up, sends=sends, reports=("samples", "loss"), trains=True),
         )
 
     @property
@@ -75,7 +77,10 @@ class FedAvg(Method):
                 party.state[EMBEDDINGS] = mean_embeddings(party.load(parcel), party)
             else:
                 party.state[EMBEDDINGS] = random_embeddings(faces.classes, size, party.streams)
-        return Parcel(statistics={"samples": len(faces), "classes": faces.classes})
+        counts: dict[str, float] = {"samples": len(faces)}
+        if faces.labels is not None:
+            counts["classes"] = faces.classes
+        return Parcel(statistics=counts)
 
     def absorb_join(self, server: State, result: Result, context: Context) -> State:
         """With shared class embeddings: one matrix over all people, each party's rows following the one before."""
@@ -120,16 +125,20 @@ class FedAvg(Method):
         trainer = Trainer(model, {EMBEDDINGS: embeddings}, work, rate)
         if work.optimiser_state == "keep":
             trainer.restore(party.state.get("optimiser", {}))
-        head = trainer.others[EMBEDDINGS]
-        criterion = loss_of(work)
-
-        def loss(features: Tensor, batch: Batch) -> Tensor:
-            return criterion(features, head, batch.labels + offset)
-
+        loss = self.objective(party, trainer.others[EMBEDDINGS], offset)
         fit = trainer.fit(party.faces.train, loss, party.streams.child("train"), self.correction(party, parcel))
         if work.optimiser_state == "keep":
             party.state["optimiser"] = trainer.state()
         return trainer.values()[EMBEDDINGS], fit
+
+    def objective(self, party: Party, embeddings: Tensor, offset: int) -> Loss:
+        """The loss of a batch: the recipe's margin loss against the class embeddings."""
+        criterion = loss_of(self.training)
+
+        def loss(features: Tensor, batch: Batch) -> Tensor:
+            return criterion(features, embeddings, batch.labels + offset)
+
+        return loss
 
     def correction(self, party: Party, parcel: Parcel) -> Correct | None:
         """How this method changes gradients before each step; plain averaging does not."""
@@ -155,10 +164,10 @@ def random_embeddings(classes: int, size: int, streams: Streams) -> Tensor:
 
 
 def mean_embeddings(model: Backbone, party: Party) -> Tensor:
-    """Mean of the unit embeddings of each person's images, normalised again (C, d)."""
+    """Mean embedding of each person's images, normalised (C, d)."""
     faces = party.faces.train
     assert faces.labels is not None
-    embeddings = embed_images(model, faces, normalise=True).astype(np.float64)
+    embeddings = embed_images(model, faces, flip=False).astype(np.float64)
     sums = np.zeros((faces.classes, embeddings.shape[1]))
     np.add.at(sums, faces.labels, embeddings)
     return torch.from_numpy((sums / np.linalg.norm(sums, axis=1, keepdims=True)).astype(np.float32))

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
+from fedvisage.core.assembly import Assembly
 from fedvisage.core.method import Component
 from fedvisage.core.parcel import GROUPS, STATISTICS
 
 
-def declared_groups(components: Iterable[Component]) -> dict[str, dict[str, dict[str, str]]]:
+def declared_groups(components: Sequence[Component]) -> dict[str, dict[str, dict[str, str]]]:
     """Per phase, the groups that go `down` (to whom) and come `up` (reduced how)."""
     table: dict[str, dict[str, dict[str, str]]] = {}
-    for component in components:
-        for phase in component.phases():
-            up: dict[str, str] = dict(phase.up)
-            if phase.reports or phase.may_report:
-                up[STATISTICS] = ", ".join((*phase.reports, *phase.may_report))
-            table[phase.name] = {"down": dict(phase.down), "up": up}
+    for phase in Assembly(components).phases.values():
+        down: dict[str, str] = dict(phase.down)
+        up: dict[str, str] = dict(phase.up)
+        if phase.sends:
+            down[STATISTICS] = ", ".join(phase.sends)
+        if phase.reports or phase.may_report:
+            up[STATISTICS] = ", ".join((*phase.reports, *phase.may_report))
+        table[phase.name] = {"down": down, "up": up}
     return table
 
 
-def privacy_table(components: Iterable[Component]) -> list[dict[str, str]]:
+def privacy_table(components: Sequence[Component]) -> list[dict[str, str]]:
     """One row per phase, direction and group, with what the group is."""
     return [
         {"phase": phase, "direction": direction, "group": group, "how": how, "what": GROUPS[group]}

@@ -3,12 +3,13 @@
 from fedvisage.training.batches import Batch, augment, batches
 from fedvisage.training.devices import autocast, choose_device
 from fedvisage.training.embedding import embed_images
-from fedvisage.training.loop import Correct, Fit, Trainer, learning_rate, loss_of
+from fedvisage.training.loop import Correct, Fit, Loss, Trainer, learning_rate, loss_of
 
 __all__ = [
     "Batch",
     "Correct",
     "Fit",
+    "Loss",
     "Trainer",
     "augment",
     "autocast",

@@ -1,0 +1,77 @@
+"""A method, its weighting and its other components, put together: whose phases run, and who else has a hand in them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+from fedvisage.core.codec import State
+from fedvisage.core.errors import FedVisageError
+from fedvisage.core.flat import Layout
+from fedvisage.core.method import Component, Context, Party, Result
+from fedvisage.core.parcel import Parcel
+from fedvisage.core.phase import Phase
+
+
+class Assembly:
+    """All components of a run. Each phase has one owner; the others may extend it and act around it."""
+
+    def __init__(self, components: Sequence[Component]) -> None:
+        self.components = tuple(components)
+        self.phases: dict[str, Phase] = {}
+        self._owner: dict[str, Component] = {}
+        for owner in self.components:
+            for phase in owner.phases():
+                if phase.name in self.phases:
+                    raise FedVisageError(f"two components bring a phase called '{phase.name}'")
+                for other in self._others(owner):
+                    phase = other.extend(phase)
+                self.phases[phase.name], self._owner[phase.name] = phase, owner
+
+    def _others(self, owner: Component) -> list[Component]:
+        return [component for component in self.components if component is not owner]
+
+    def start(self, context: Context) -> State:
+        """The first server state: what every component adds to it."""
+        state: State = {}
+        for component in self.components:
+            state |= component.start(context)
+        return state
+
+    def plan(self, phase: Phase, server: State, cohort: Sequence[str], context: Context) -> dict[str, Parcel]:
+        """What goes down, per party."""
+        owner = self._owner[phase.name]
+        parcels = owner.plan(phase, server, cohort, context)
+        for other in self._others(owner):
+            other.planned(phase, server, parcels, context)
+        return parcels
+
+    def local(self, phase: Phase, party: Party, parcel: Parcel) -> Parcel:
+        """What comes up; runs at the party."""
+        owner = self._owner[phase.name]
+        work = partial(owner.local, phase, party, parcel)
+        for other in self._others(owner):
+            work = partial(other.around, phase, party, parcel, work)
+        return work()
+
+    def absorb(self, phase: Phase, server: State, result: Result, context: Context) -> State:
+        """The server state after the accepted answers."""
+        owner = self._owner[phase.name]
+        server = owner.absorb(phase, server, result, context)
+        for other in self._others(owner):
+            server = other.absorbed(phase, server, result, context)
+        return server
+
+    def expect(self, phase: Phase, server: State, party: str, parcel: Parcel, context: Context) -> dict[str, Layout]:
+        """Shapes and dtypes of an answer's groups."""
+        return self._owner[phase.name].expect(phase, server, party, parcel, context)
+
+
+def with_groups(phase: Phase, **more: object) -> Phase:
+    """A phase with groups or numbers added, for `Component.extend`."""
+    changes: dict[str, object] = {}
+    for name, addition in more.items():
+        present = getattr(phase, name)
+        changes[name] = {**present, **addition} if isinstance(addition, dict) else (*present, *addition)  # type: ignore[misc]
+    return replace(phase, **changes)  # type: ignore[arg-type]
