@@ -10,7 +10,7 @@ from xml.etree.ElementTree import Element
 from fedvisage.report import drawing
 from fedvisage.report.drawing import WIDTH, Scale, add
 
-MARKED = 40
+MARKED = 24
 """Lines with at most this many points show each of them."""
 LEFT, RIGHT, TOP = 46, WIDTH - 12, 12
 
@@ -43,11 +43,11 @@ def short_percent(value: float) -> str:
 
 def short_number(value: float) -> str:
     """A number on an axis."""
-    return f"{value:g}"
+    return f"{value:g}".replace("-", "−", value < 0)
 
 
-def dot_chart(dots: Sequence[Dot], label: str, description: str, reference: tuple[float, str] | None = None) -> str:
-    """One row per dot with its spread as a whisker, all on one axis of shares."""
+def dot_chart(dots: Sequence[Dot], label: str, description: str, reference: float) -> str:
+    """One row per dot with its spread as a whisker, all on one axis of shares; `reference` is a line where in sight."""
     lows = [min(dot.value - (dot.spread or 0), *dot.others, dot.value) for dot in dots]
     highs = [max(dot.value + (dot.spread or 0), *dot.others, dot.value) for dot in dots]
     ticks = [tick for tick in drawing.nice_ticks(max(0.0, min(lows)), min(1.0, max(highs))) if 0 <= tick <= 1]
@@ -57,10 +57,8 @@ def dot_chart(dots: Sequence[Dot], label: str, description: str, reference: tupl
     scale = Scale(ticks[0], ticks[-1], left, RIGHT - 6)
     for tick in ticks:
         add(root, "line", x1=scale(tick), x2=scale(tick), y1=TOP, y2=bottom, kind="grid")
-    if reference and ticks[0] <= reference[0] <= ticks[-1]:
-        x = scale(reference[0])
-        add(root, "line", x1=x, x2=x, y1=TOP, y2=bottom, kind="reference")
-        add(root, "text", reference[1], x=x + 4, y=bottom - 5, kind="label")
+    if ticks[0] <= reference <= ticks[-1]:
+        add(root, "line", x1=scale(reference), x2=scale(reference), y1=TOP, y2=bottom, kind="reference")
     for index, dot in enumerate(dots):
         _dot_row(root, dot, scale, TOP + row * index)
     drawing.horizontal_axis(root, scale, ticks, bottom, label, short_percent)
@@ -72,8 +70,8 @@ def _dot_row(root: Element, dot: Dot, scale: Scale, top: float) -> None:
     value = f"{100 * dot.value:.1f}%" + (f" ± {100 * dot.spread:.1f}" if dot.spread is not None else "")
     group = add(root, "g", kind=dot.tone)
     add(group, "title", f"{dot.label}: {value}")
-    add(group, "text", dot.label, x=scale.start, y=top + 14, kind="name")
-    add(group, "text", value, x=scale.end, y=top + 14, text_anchor="end", kind="value")
+    add(group, "text", dot.label, x=scale.start + 6, y=top + 14, kind="name")
+    add(group, "text", value, x=scale.end - 6, y=top + 14, text_anchor="end", kind="value")
     for other in dot.others:
         add(group, "circle", cx=scale(other), cy=y, r=2.5, kind="faint")
     if dot.spread is not None:
@@ -136,7 +134,7 @@ def histogram_chart(
     bottom = 196
     root = drawing.figure(bottom + 42, description)
     across = Scale(edges[first], edges[last], LEFT, RIGHT)
-    y_ticks = drawing.nice_ticks(0, top, 4)
+    y_ticks = drawing.nice_ticks(0, top or 1, 4)
     up = Scale(0, y_ticks[-1], bottom, TOP)
     drawing.vertical_axis(root, up, y_ticks, LEFT, RIGHT, short_percent)
     for counts, tone in ((impostor, "impostor"), (genuine, "genuine")):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from fedvisage.core.parcel import GROUPS, STATISTICS
@@ -66,9 +65,9 @@ class Crossings:
         return sum(self.left.values())
 
     @property
-    def median_up(self) -> float:
-        """Bytes that left a party in the whole run: the middle one."""
-        return median(self.left.values()) if self.left else 0.0
+    def most_up(self) -> int:
+        """Bytes that left the party that sent the most."""
+        return max(self.left.values(), default=0)
 
     def groups(self, direction: str) -> set[str]:
         """Groups that went `down` or `up`."""

@@ -13,6 +13,9 @@ from xml.etree.ElementTree import Element, SubElement, tostring
 WIDTH = 420
 """Of every figure, in units of its view box; the page scales it."""
 
+FLAT = 1e-9
+"""Relative to the values (or to 1), a smaller range counts as none."""
+
 
 @dataclass(frozen=True)
 class Scale:
@@ -34,8 +37,9 @@ class Scale:
 
 def nice_ticks(low: float, high: float, count: int = 5, whole: bool = False) -> list[float]:
     """About `count` round numbers that span `low` to `high`, the first and last at or beyond them."""
-    if not high > low:
-        low, high = low - 0.5 * (abs(low) or 1), high + 0.5 * (abs(high) or 1)
+    if high - low <= FLAT * max(1.0, abs(low), abs(high)):
+        margin = 0.5 * max(abs(low), abs(high))
+        low, high = (low - margin, high + margin) if margin > FLAT else (low - 0.5, high + 0.5)
     rough = (high - low) / count
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * (1 - 1e-9))

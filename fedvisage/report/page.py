@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedvisage.core.codec import write_atomically
 from fedvisage.report import results, tables, words
 from fedvisage.report.crossings import Crossings, sum_up
 from fedvisage.report.folder import RunFiles, existing, read_run
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 PAGE = "report.html"
 
@@ -19,16 +23,17 @@ def write_report(folder: Path) -> Path:
     run = read_run(folder)
     crossings = sum_up(existing(folder, "ledger.jsonl"), run.metrics.absent)
     path = folder / PAGE
-    write_atomically(path, [_render(_contents(run, crossings)).encode("utf-8", "replace")])
+    write_atomically(path, [_template().render(_contents(run, crossings)).encode("utf-8", "replace")])
     return path
 
 
-def _render(contents: dict[str, Any]) -> str:
+@cache
+def _template() -> Template:
     from jinja2 import Environment, StrictUndefined
 
     source = (resources.files("fedvisage.report") / "page.html.j2").read_text("utf-8")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    return environment.from_string(source).render(contents)
+    return environment.from_string(source)
 
 
 def _contents(run: RunFiles, crossings: Crossings) -> dict[str, Any]:
@@ -64,8 +69,8 @@ def _summary(run: RunFiles, models: list[words.Model]) -> str:
     rank = run.metrics.evaluated_mean.get("global_rank1")
     if rank is not None:
         return (
-            f"On the parties' own held-out images the global model names {words.percent(rank, 1)} of the people "
-            "right (rank 1); no identities were kept apart for a test."
+            f"At the parties the global model puts the right person first for {words.percent(rank, 1)} of the held-out "
+            "images (weighted average over the parties); no identities were kept apart for a test."
         )
     rounds = words.plural(run.recipe.federation.rounds, "round")
     parties = words.plural(len(run.partition.parties), "party", "parties")
@@ -79,7 +84,7 @@ def _facts(run: RunFiles, crossings: Crossings) -> list[tuple[str, str]]:
         ("Parties", words.number(len(shares))),
         ("Rounds", words.number(run.recipe.federation.rounds)),
         ("Private training images", words.number(sum(len(share.train) for share in shares))),
-        ("Left the median party", words.size(crossings.median_up)),
+        ("Left a party, at most", words.size(crossings.most_up)),
         ("Answers missing", words.number(missing)),
         ("Backbone", run.recipe.backbone.name),
     ]

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from fedvisage.report import charts
 from fedvisage.report.folder import Histogram, Metrics, RunFiles, Score
-from fedvisage.report.words import Model, listed, number, percent, plural
+from fedvisage.report.words import Model, decimal, listed, number, percent, plural
 
 START, ALONE, CENTRAL = "start", "alone", "central"
 RANKS = {"global_rank1": "Global model", "local_rank1": "Local model", "personal_rank1": "Personal model"}
-RANK_TONES = {"global_rank1": "tone-method", "local_rank1": "tone-alone", "personal_rank1": "tone-other-0"}
+RANK_TONES = {"global_rank1": "tone-method", "local_rank1": "tone-other-0", "personal_rank1": "tone-other-1"}
 OTHER_TONES = 3
 SINGLE_PARTIES = 200
 """At most this many parties are drawn one by one behind their mean."""
@@ -77,7 +77,7 @@ def _model(run: RunFiles, name: str, score: Score, others: Sequence[str]) -> Mod
     if name in (ALONE, CENTRAL):
         labels = {
             ALONE: ("A party alone", means or "no sharing", "a party alone"),
-            CENTRAL: ("All images pooled", "what federation avoids", "pooling all images"),
+            CENTRAL: ("All images pooled", "every party's images in one place", "pooling all images"),
         }
         label, note, versus = labels[name]
         return Model(name, label, note, "tone-method" if own else f"tone-{name}", score, versus)
@@ -125,9 +125,12 @@ def _accuracies(models: Sequence[Model]) -> Figure | None:
         dots.append(charts.Dot(model.label, model.tone, score.accuracy, score.accuracy_std, shown))
     if not dots:
         return None
+    caption = "Whiskers: one standard deviation."
+    caption += " Faint dots: single parties." if any(dot.others for dot in dots) else ""
+    caption += " Dotted line, where in sight: chance, 50%."
     said = listed([f"{dot.label} {percent(dot.value, 1)}" for dot in dots])
-    svg = charts.dot_chart(dots, "verification accuracy", f"Accuracy with its spread. {said}.", (0.5, "chance"))
-    return Figure("Accuracy and its spread", svg, "Whiskers: one standard deviation. Faint dots: single parties.")
+    svg = charts.dot_chart(dots, "verification accuracy", f"Accuracy with its spread. {said}.", 0.5)
+    return Figure("Accuracy and its spread", svg, caption)
 
 
 def _rates(models: Sequence[Model]) -> Figure | None:
@@ -153,7 +156,7 @@ def learning_curves(run: RunFiles, models: Sequence[Model]) -> list[Figure]:
     figures = []
     losses = _lines((names[name], metrics.curves.get(("train", "loss"), ())) for name, metrics in followed.items())
     if losses:
-        caption = "Average over the parties that took part."
+        caption = "Average over the parties that took part, weighted as the method weights them."
         if CENTRAL in run.compared:
             caption += " Pooled training tells more people apart at once, so its loss is on another scale."
         figures.append(_over_rounds("Training loss", losses, caption, False))
@@ -162,7 +165,7 @@ def learning_curves(run: RunFiles, models: Sequence[Model]) -> list[Figure]:
         figures.append(_over_rounds(*tested, "On the test identities; round 0 is the start model.", True))
     ranks = _rank_curves(run.metrics)
     if ranks:
-        caption = "Held-out images of each party's own people whose best match is the right person."
+        caption = "Share of held-out images whose best match is the right person; weighted average over the parties."
         figures.append(_over_rounds("Rank 1 at the parties", ranks, caption, True))
     return figures
 
@@ -234,8 +237,8 @@ def score_histograms(run: RunFiles, models: Sequence[Model]) -> list[Figure]:
 
 def _histogram(model: Model, histogram: Histogram, span: tuple[int, int], top: float) -> Figure:
     means = [_mean_cosine(side) for side in (histogram.genuine, histogram.impostor)]
-    said = f"genuine pairs around {means[0]:.2f}, impostor pairs around {means[1]:.2f}"
-    description = f"Cosines under: {model.label}; {said}."
+    said = f"{decimal(means[0])} for genuine pairs, {decimal(means[1])} for impostor pairs"
+    description = f"Cosines of test pairs, {model.label}. Mean: {said}."
     svg = charts.histogram_chart(histogram.genuine, histogram.impostor, span, top, description)
     return Figure(model.label, svg, f"Mean cosine: {said}.", [("Genuine", "genuine"), ("Impostor", "impostor")])
 

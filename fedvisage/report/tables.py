@@ -10,14 +10,14 @@ from typing import Any
 from fedvisage.core.parcel import GROUPS, PRIVATE_EMBEDDINGS
 from fedvisage.report.crossings import NOTHING, Crossings
 from fedvisage.report.folder import RunFiles
-from fedvisage.report.results import ALONE, RANKS
+from fedvisage.report.results import ALONE, RANK_TONES, RANKS
 from fedvisage.report.words import listed, number, percent, plural, size
 
 SHOWN = 50
 """At most this many rows of a table of parties or reasons."""
 NAMED = 3
 """At most this many parties are named in a cell."""
-DOWN_UP = {"down": "to the parties", "up": "from the parties"}
+DOWN_UP = {"down": "to parties", "up": "from parties"}
 
 Numbers = Mapping[str, float]
 
@@ -28,6 +28,7 @@ class Cell:
 
     text: str
     bar: float | None = None
+    tone: str = ""
 
 
 @dataclass(frozen=True)
@@ -50,20 +51,25 @@ class Column:
     label: str
     values: Numbers
     share: bool = False
+    tone: str = "tone-start"
 
     def cell(self, value: float | None, bar: bool = False) -> Cell:
         """One number as it is shown; `bar` draws it too."""
         if value is None:
             return Cell("–")
         if self.share:
-            return Cell(percent(value, 1), min(1.0, max(0.0, value)) if bar else None)
-        most = max(self.values.values())
-        return Cell(number(value), value / most if bar and most > 0 else None)
+            return Cell(percent(value, 1), min(1.0, max(0.0, value)) if bar else None, self.tone)
+        least, most = min(self.values.values()), max(self.values.values())
+        return Cell(number(value), value / most if bar and 0 <= least < most else None, self.tone)
 
 
 def _spread(columns: Sequence[Column]) -> list[tuple[str, list[Cell]]]:
-    kinds: dict[str, Callable[[Sequence[float]], float]] = {"Mean": fmean, "Lowest": min, "Median": median}
-    kinds["Highest"] = max
+    kinds: dict[str, Callable[[Sequence[float]], float]] = {
+        "Mean of the parties": fmean,
+        "Lowest": min,
+        "Median": median,
+        "Highest": max,
+    }
     return [
         (name, [column.cell(reduce(list(column.values.values()))) for column in columns])
         for name, reduce in kinds.items()
@@ -87,11 +93,16 @@ def _table(parties: Sequence[str], columns: Sequence[Column], order: Column | No
 def party_results(run: RunFiles) -> PartyTable | None:
     """Each party's numbers: its size, rank 1 on its own held-out images, and its own model's test accuracy."""
     metrics = run.metrics
-    ranks = [Column(label, _pick(metrics.evaluated, name), True) for name, label in RANKS.items()]
+    ranks = [
+        Column(f"{label}, rank 1", _pick(metrics.evaluated, name), True, RANK_TONES[name])
+        for name, label in RANKS.items()
+    ]
     lone = run.evaluation.models.get(ALONE)
     alone = {} if lone is None or lone.parties is None else lone.parties
     accuracy = {party: score.accuracy for party, score in alone.items() if score.accuracy is not None}
-    scores = [column for column in (*ranks, Column("Alone, on the test", accuracy, True)) if column.values]
+    scores = [
+        column for column in (*ranks, Column("Alone, test accuracy", accuracy, True, "tone-alone")) if column.values
+    ]
     if not scores:
         return None
     sizes = [
@@ -127,7 +138,7 @@ def partition(run: RunFiles) -> People:
         people = tuple({name for share in shares for name in share.identities})
         images = sum(len(share.train) + len(share.held_out) for share in shares)
         count = plural(len(shares), "party", "parties")
-        rows.append((f"{count}, {role if len(shares) == 1 else role + 's'}", "private", people, images))
+        rows.append((f"{count} ({role})" if len(roles) > 1 else count, "private", people, images))
     if split.test.images:
         rows.append(("Test", "nobody trains on them", split.test.identities, len(split.test.images)))
     columns = [
@@ -161,7 +172,7 @@ def exchanges(run: RunFiles, crossings: Crossings) -> Exchanges:
     left = [group for group in GROUPS if group in crossings.groups("up")]
     lead = (
         f"In the whole run {size(crossings.total_up)} left {plural(len(crossings.left), 'party', 'parties')}, "
-        f"{size(crossings.median_up)} from the median one: {listed(left) or 'nothing'}."
+        f"at most {size(crossings.most_up)} each: {listed(left) or 'nothing'}."
     )
     rows = [
         [

@@ -39,6 +39,11 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if value == round(value) else f"{value:,.1f}"
 
 
+def decimal(value: float) -> str:
+    """Two decimals and a proper minus."""
+    return f"{value:.2f}".replace("-", "−")
+
+
 def size(count: float) -> str:
     """Bytes in the unit that fits."""
     for unit in ("B", "kB", "MB", "GB"):
