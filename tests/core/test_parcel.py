@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedvisage.core.codec import pack
+from fedvisage.core.flat import layout
 from fedvisage.core.parcel import (
     BACKBONE,
     BUFFERS,
@@ -20,7 +21,6 @@ from fedvisage.core.parcel import (
     decode,
     encode,
     group_bytes,
-    layout,
     layout_bytes,
 )
 
@@ -76,7 +76,7 @@ def test_tensor_names_with_slashes_stay_in_their_group() -> None:
 def test_its_size_counts_four_bytes_per_float_and_eight_per_number() -> None:
     parcel = example()
     assert parcel.nbytes == 6 * 4 + 2 * 8
-    assert group_bytes(parcel[BACKBONE]) == layout_bytes([layout(parcel[BACKBONE])]) == 24
+    assert group_bytes(parcel[BACKBONE]) == layout_bytes(layout(parcel[BACKBONE])) == 24
 
 
 def test_a_group_that_is_absent_has_no_tensors() -> None:
