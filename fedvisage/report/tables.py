@@ -65,7 +65,7 @@ class Column:
 
 def _spread(columns: Sequence[Column]) -> list[tuple[str, list[Cell]]]:
     kinds: dict[str, Callable[[Sequence[float]], float]] = {
-        "Mean of the parties": fmean,
+        "Mean": fmean,
         "Lowest": min,
         "Median": median,
         "Highest": max,
@@ -91,7 +91,7 @@ def _table(parties: Sequence[str], columns: Sequence[Column], order: Column | No
 
 
 def party_results(run: RunFiles) -> PartyTable | None:
-    """Each party's numbers: its size, rank 1 on its own held-out images, and its own model's test accuracy."""
+    """Each party's numbers: rank 1 on its own held-out images, its own model's test accuracy, and its size."""
     metrics = run.metrics
     ranks = [
         Column(f"{label}, rank 1", _pick(metrics.evaluated, name), True, RANK_TONES[name])
@@ -110,7 +110,7 @@ def party_results(run: RunFiles) -> PartyTable | None:
         Column("Training images", _pick(metrics.joined, "samples")),
     ]
     parties = sorted(set(metrics.joined) | set(metrics.evaluated) | set(accuracy))
-    return _table(parties, [*sizes, *scores], scores[0], metrics.evaluated_round)
+    return _table(parties, [*scores, *sizes], scores[0], metrics.evaluated_round)
 
 
 def _pick(table: Mapping[str, Numbers], name: str) -> dict[str, float]:

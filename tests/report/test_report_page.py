@@ -10,7 +10,7 @@ import pytest
 
 from fedvisage.report import write_report
 
-SCORES, PARTIES = "Scores of every model", "Size and scores of each party."
+SCORES, PARTIES = "Scores of every model", "Scores and size of each party."
 CROSSED, MISSING = "Everything that crossed", "Answers that did not count"
 
 
@@ -88,9 +88,9 @@ def test_unresolved_rates_are_named_and_explained(folder):
 
 def test_each_party_is_shown_with_its_size_and_scores(folder):
     header, *rows = folder.page().tables[PARTIES]
-    assert header == ["Party", "Identities", "Training images", "Global model, rank 1", "Alone, test accuracy"]
-    assert rows[:2] == [["anna", "3", "24", "50.0%", "83.1%"], ["bert", "3", "24", "75.0%", "85.2%"]]
-    assert rows[2] == ["Mean of the parties", "3", "24", "62.5%", "84.1%"]
+    assert header == ["Party", "Global model, rank 1", "Alone, test accuracy", "Identities", "Training images"]
+    assert rows[:2] == [["anna", "50.0%", "83.1%", "3", "24"], ["bert", "75.0%", "85.2%", "3", "24"]]
+    assert rows[2] == ["Mean", "62.5%", "84.1%", "3", "24"]
 
 
 def test_what_crossed_is_summed_up(folder):
@@ -141,7 +141,7 @@ def test_refused_and_missing_answers_are_counted_with_their_reasons(folder):
     assert page.tables[CROSSED][0][-1] == "Refused"
     assert [row[-1] for row in page.tables[CROSSED][1:]] == ["0", "0", "0", "3", "3"]
     assert "round 1, train, anna: backbone holds NaN <traceback>" in page.text
-    assert "Answers missing 3" in page.text or "3 Answers missing" in page.text
+    assert "Answers missing 3" in page.text
 
 
 @pytest.mark.parametrize("hostile", ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "{{ 7 * 7 }}\x00"])
@@ -226,7 +226,7 @@ def test_without_test_identities_nothing_speaks_of_a_test(folder):
 
 def test_without_evaluation_at_the_parties_their_ranks_are_left_out(folder):
     folder.metrics.pop()
-    assert folder.page().tables[PARTIES][0] == ["Party", "Identities", "Training images", "Alone, test accuracy"]
+    assert folder.page().tables[PARTIES][0] == ["Party", "Alone, test accuracy", "Identities", "Training images"]
     del folder.evaluation["models"]["alone"]
     page = folder.page()
     assert "parties" not in page.ids
