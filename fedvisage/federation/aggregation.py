@@ -120,7 +120,7 @@ def _keep(summand: Summand) -> Summand:
 
 
 class Individuals(Mapping[str, Tensors]):
-    """Answers of one group kept party by party, on disk once they are large."""
+    """Answers of one group kept party by party, on disk once they are large; listed by name, not by arrival."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -143,7 +143,7 @@ class Individuals(Mapping[str, Tensors]):
         return load_state(item) if isinstance(item, Path) else item
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._items)
+        return iter(sorted(self._items))
 
     def __len__(self) -> int:
         return len(self._items)

@@ -113,11 +113,12 @@ class Guard:
 
     def _norm(self, tensors: Tensors, reference: Tensors) -> float:
         """Norm of `tensors` minus `reference`, in blocks that fit the cache; not finite if any value is not."""
-        if reference:
-            values, starts = columns(tensors, reference)
-            square = sum(self._square(value, start) for value, start in zip(values, starts, strict=True))
-        else:
-            square = sum(self._square(value, None) for value in columns(tensors)[0])
+        with np.errstate(over="ignore", invalid="ignore"):
+            if reference:
+                values, starts = columns(tensors, reference)
+                square = sum(self._square(value, start) for value, start in zip(values, starts, strict=True))
+            else:
+                square = sum(self._square(value, None) for value in columns(tensors)[0])
         return math.sqrt(square) if square >= 0 else math.nan
 
     def _square(self, flat: Tensor, reference: Tensor | None) -> float:
