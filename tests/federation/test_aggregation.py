@@ -1,0 +1,209 @@
+"""Sums that do not depend on who came first, and reductions against computations by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedvisage.core.errors import FedVisageError
+from fedvisage.core.flat import pack_flat
+from fedvisage.core.method import Result
+from fedvisage.core.parcel import BACKBONE, BUFFERS, OPTIMISER, PRIVATE_EMBEDDINGS, Parcel, Tensors
+from fedvisage.core.phase import Phase
+from fedvisage.federation import aggregation
+from fedvisage.federation.aggregation import CHUNKS, Aggregator, InOrder, OrderedSum, chunk_size, robust_mean
+
+PHASE = Phase("train", up={BACKBONE: "weighted_sum", BUFFERS: "mean"}, trains=True)
+SIZES = [1, 2, 63, 64, 65, 200]
+
+
+def names(count: int) -> list[str]:
+    return [f"p{number:04d}" for number in range(count)]
+
+
+def answer(number: int, flat: bool = True) -> Parcel:
+    generator = torch.Generator().manual_seed(number)
+    groups = {
+        BACKBONE: {"w": torch.randn(2, 3, generator=generator), "b": torch.randn(5, generator=generator)},
+        BUFFERS: {"mean": torch.randn(3, generator=generator)},
+    }
+    return Parcel({g: pack_flat(t) if flat else t for g, t in groups.items()}, {"loss": float(number)})
+
+
+def aggregate(count: int, order: list[int], skipped: frozenset[int] = frozenset(), flat: bool = True) -> Result:
+    cohort = names(count)
+    aggregator = Aggregator(PHASE, cohort)
+    for number in order:
+        if number in skipped:
+            aggregator.skip(cohort[number], "gone")
+            continue
+        given_answer = answer(number, flat)
+        aggregator.add(cohort[number], given_answer, number + 1.0, 0.0, Parcel())
+        for group in given_answer.tensors.values():
+            for tensor in group.values():
+                tensor.fill_(torch.nan)  # the transport may overwrite an answer once it was taken
+    return aggregator.result()
+
+
+def same_bits(one: Result, other: Result) -> bool:
+    assert [list(group) for group in one.reduced.values()] == [list(group) for group in other.reduced.values()]
+    return all(
+        torch.equal(tensor, other.reduced[group][name])
+        for group, tensors in one.reduced.items()
+        for name, tensor in tensors.items()
+    )
+
+
+@pytest.mark.parametrize("count", SIZES)
+def test_the_mean_equals_a_float64_reference(count: int) -> None:
+    result = aggregate(count, list(range(count)))
+    weights = torch.arange(1, count + 1, dtype=torch.float64)
+    answers = [answer(number) for number in range(count)]
+    for name in ("w", "b"):
+        stacked = torch.stack([a[BACKBONE][name].double() for a in answers])
+        wanted = torch.tensordot(weights / weights.sum(), stacked, 1)
+        assert torch.allclose(result.reduced[BACKBONE][name].double(), wanted, atol=1e-6)
+    plain = torch.stack([a[BUFFERS]["mean"].double() for a in answers]).mean(dim=0)
+    assert torch.allclose(result.reduced[BUFFERS]["mean"].double(), plain, atol=1e-6)
+    assert result.weights == pytest.approx(
+        {n: float(w / weights.sum()) for n, w in zip(names(count), weights, strict=True)}
+    )
+
+
+@settings(max_examples=30)
+@given(st.sampled_from(SIZES), st.randoms(use_true_random=False), st.booleans(), st.floats(0, 0.9))
+def test_any_order_of_arrival_gives_the_same_bits(count: int, chance: object, flat: bool, gone: float) -> None:
+    order = list(range(count))
+    chance.shuffle(order)  # type: ignore[attr-defined]
+    skipped = frozenset(n for n in range(count - 1) if chance.random() < gone)  # type: ignore[attr-defined]
+    shuffled = aggregate(count, order, skipped, flat)
+    assert same_bits(aggregate(count, list(range(count)), skipped), shuffled)
+    assert list(shuffled.statistics) == [name for n, name in enumerate(names(count)) if n not in skipped]
+    assert list(shuffled.absent) == [name for n, name in enumerate(names(count)) if n in skipped]
+
+
+@pytest.mark.parametrize("count", SIZES)
+def test_chunks_depend_on_the_number_of_parties_alone(count: int) -> None:
+    assert chunk_size(count) == -(-count // CHUNKS)
+
+
+@pytest.mark.parametrize("count", SIZES)
+def test_answers_in_order_are_never_held(count: int) -> None:
+    total = OrderedSum(count)
+    for number in range(count):
+        total.put(number, ({"g": {"t": torch.ones(2)}}, 1.0))
+        assert len(total._order._held) == 0
+        assert len(total._chunks) <= 1
+        assert len(total._spare) <= 1
+        assert all(not order._held for order, _ in total._chunks.values())
+    assert total.total is not None
+    assert total.total["g"]["t"].tolist() == [count, count]
+
+
+def test_an_early_item_waits_for_its_turn_and_a_skipped_one_does_not_block() -> None:
+    passed: list[str] = []
+    order = InOrder[str](passed.append, str.upper)
+    order.put(2, "c")
+    order.put(1, None)
+    assert passed == []
+    order.put(0, "a")
+    assert passed == ["a", "C"]
+
+
+def test_nobody_counted_leaves_an_empty_result() -> None:
+    result = aggregate(3, [0, 1, 2], frozenset({0, 1, 2}))
+    assert result.reduced == {BACKBONE: {}, BUFFERS: {}}
+    assert (result.weights, result.statistics) == ({}, {})
+
+
+def test_answers_without_any_weight_are_an_error_that_names_them() -> None:
+    aggregator = Aggregator(PHASE, ["ann", "bob"])
+    aggregator.add("ann", answer(0), 0.0, 0.0, Parcel())
+    aggregator.skip("bob", "gone")
+    with pytest.raises(FedVisageError, match="answers of ann have no weight"):
+        aggregator.result()
+
+
+def test_a_group_that_nobody_has_is_left_out() -> None:
+    aggregator = Aggregator(PHASE, ["ann"])
+    aggregator.add("ann", Parcel({BACKBONE: {"w": torch.ones(2)}}), 2.0, 0.0, Parcel())
+    reduced = aggregator.result().reduced
+    assert reduced[BUFFERS] == {}
+    assert reduced[BACKBONE]["w"].tolist() == [1, 1]
+
+
+def row(*values: float) -> Tensors:
+    return {"t": torch.tensor(values, dtype=torch.float32)}
+
+
+def test_the_median_is_coordinate_wise_and_averages_the_middle_two() -> None:
+    """By hand: of 1, 9, 2 the median is 2; of 1, 9, 2, 4 it is (2 + 4) / 2."""
+    three = [row(1, 10), row(9, 30), row(2, 20)]
+    assert robust_mean(three, "median", 0)["t"].tolist() == [2, 20]
+    assert robust_mean([*three, row(4, 0)], "median", 0)["t"].tolist() == [3, 15]
+    assert robust_mean([row(5, 6)], "median", 0)["t"].tolist() == [5, 6]
+
+
+def test_the_trimmed_mean_cuts_the_same_share_at_both_ends() -> None:
+    """By hand: of 0, 1, 2, 3, 100 without the smallest and the largest the mean is 2."""
+    five = [row(100), row(1), row(0), row(3), row(2)]
+    assert robust_mean(five, "trimmed-mean", 0.2)["t"].tolist() == [2]
+    assert robust_mean(five, "trimmed-mean", 0.1)["t"].tolist() == pytest.approx([106 / 5])
+    assert robust_mean(five, "trimmed-mean", 0.49)["t"].tolist() == [2]
+    assert robust_mean([row(1), row(3)], "trimmed-mean", 0.49)["t"].tolist() == [2]
+
+
+@pytest.mark.parametrize(("rule", "wanted"), [("median", 2.0), ("trimmed-mean", 2.0)])
+def test_a_robust_rule_ignores_weights_and_one_liar(rule: str, wanted: float) -> None:
+    phase = Phase("train", up={BACKBONE: "weighted_sum"}, trains=True)
+    aggregator = Aggregator(phase, ["a", "b", "c"], rule, trim=0.34)
+    for name, value, weight in (("c", 1e6, 1e6), ("a", 1.0, 1.0), ("b", 2.0, 1.0)):
+        aggregator.add(name, Parcel({BACKBONE: {"t": torch.tensor([value])}}), weight, 0.0, Parcel())
+    assert aggregator.result().reduced[BACKBONE]["t"].tolist() == [wanted]
+
+
+def test_norm_clipping_shortens_the_step_and_keeps_its_direction() -> None:
+    """From (1, 1) by (3, 4), norm 5, clipped to 1: (1.6, 1.8). The second stays; equal weights average the two."""
+    phase = Phase("train", up={BACKBONE: "weighted_sum"}, trains=True)
+    down = Parcel({BACKBONE: {"t": torch.ones(2)}})
+    aggregator = Aggregator(phase, ["a", "b"], "norm-clipping", clip=1.0)
+    aggregator.add("a", Parcel({BACKBONE: {"t": torch.tensor([4.0, 5.0])}}), 1.0, 5.0, down)
+    aggregator.add("b", Parcel({BACKBONE: {"t": torch.tensor([1.0, 1.5])}}), 1.0, 0.5, down)
+    assert aggregator.result().reduced[BACKBONE]["t"].tolist() == pytest.approx([1.3, 1.65])
+
+
+def test_individual_answers_come_back_by_party_in_order_and_are_copies() -> None:
+    phase = Phase("train", up={PRIVATE_EMBEDDINGS: "individual", BACKBONE: "weighted_sum"}, trains=True)
+    aggregator = Aggregator(phase, ["a", "b", "c"], individual=frozenset({BACKBONE, OPTIMISER}))
+    live = torch.ones(2)
+    for name in ("c", "a"):
+        parcel = Parcel({PRIVATE_EMBEDDINGS: {"own": live}, BACKBONE: {"w": live}})
+        aggregator.add(name, parcel, 1.0, 0.0, Parcel())
+        live += 1
+    aggregator.skip("b", "gone")
+    result = aggregator.result()
+    assert list(result.individual) == [BACKBONE, PRIVATE_EMBEDDINGS]
+    assert list(result.individual[PRIVATE_EMBEDDINGS]) == ["a", "c"]
+    assert result.individual[BACKBONE]["c"]["w"].tolist() == [1, 1]
+    assert result.individual[PRIVATE_EMBEDDINGS]["a"]["own"].tolist() == [2, 2]
+    assert result.reduced[BACKBONE]["w"].tolist() == [1.5, 1.5]
+
+
+def test_large_individual_answers_go_to_disk_and_come_back_equal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(aggregation, "SPILL_BYTES", 100)
+    phase = Phase("train", up={PRIVATE_EMBEDDINGS: "individual"}, trains=True)
+    aggregator = Aggregator(phase, names(4), spill=tmp_path)
+    given_answers = {name: {"own": torch.randn(3, 5), "count": torch.tensor([n])} for n, name in enumerate(names(4))}
+    for name, tensors in given_answers.items():
+        aggregator.add(name, Parcel({PRIVATE_EMBEDDINGS: tensors}), 1.0, 0.0, Parcel())
+    kept = aggregator.result().individual[PRIVATE_EMBEDDINGS]
+    assert len(list(tmp_path.rglob("*.safetensors"))) == 3
+    assert len(kept) == 4
+    for name, tensors in given_answers.items():
+        assert all(torch.equal(kept[name][key], tensor) for key, tensor in tensors.items())

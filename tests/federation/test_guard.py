@@ -1,0 +1,225 @@
+"""Every kind of bad answer is refused with a reason that names it; a good one is measured exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedvisage.core.flat import layout, pack_flat
+from fedvisage.core.method import Joined
+from fedvisage.core.parcel import BACKBONE, BUFFERS, OPTIMISER, PRIVATE_EMBEDDINGS, Parcel, Stamp, Tensors
+from fedvisage.core.phase import Phase
+from fedvisage.federation.guard import BLOCK, Guard, Refused, Stale, bound
+
+STAMP = Stamp(3, "train", 1)
+PHASE = Phase(
+    "train",
+    down={BACKBONE: "all", BUFFERS: "all"},
+    up={BACKBONE: "weighted_sum", BUFFERS: "weighted_sum"},
+    reports=("samples", "loss"),
+    may_report=("classes",),
+    trains=True,
+)
+JOINED = {"ann": Joined("trainer", 10, 3), "bob": Joined("trainer", 20, 4)}
+
+
+def sent() -> Parcel:
+    return Parcel(
+        {BACKBONE: {"w": torch.zeros(2, 3), "b": torch.zeros(3)}, BUFFERS: {"mean": torch.zeros(3)}}, stamp=STAMP
+    )
+
+
+def good() -> Parcel:
+    return Parcel(
+        {BACKBONE: {"w": torch.ones(2, 3), "b": torch.full((3,), 2.0)}, BUFFERS: {"mean": torch.ones(3)}},
+        {"samples": 10.0, "loss": 1.5},
+        STAMP,
+    )
+
+
+def guard(**changes: Any) -> Guard:
+    return replace(Guard(PHASE, STAMP, frozenset(JOINED), JOINED, None, 1000), **changes)
+
+
+def check(answer: Parcel, party: str = "ann", by: Guard | None = None) -> float:
+    down = sent()
+    return (by or guard()).check(party, answer, {group: layout(down[group]) for group in PHASE.up}, down)
+
+
+def test_a_good_answer_gives_the_norm_of_its_change() -> None:
+    """Six ones and three twos: the square root of 6 + 12."""
+    assert check(good()) == pytest.approx(18**0.5, rel=1e-6)
+
+
+Spoil = Callable[[Parcel], object]
+
+
+def put(group: str, name: str, tensor: torch.Tensor) -> Spoil:
+    return lambda answer: answer[group].update({name: tensor})
+
+
+def count(name: str, value: float) -> Spoil:
+    return lambda answer: answer.statistics.update({name: value})
+
+
+def stamped(stamp: Stamp) -> Spoil:
+    return lambda answer: setattr(answer, "stamp", stamp)
+
+
+BAD: dict[str, tuple[Spoil, str]] = {
+    "NaN": (lambda a: a[BACKBONE]["w"].__setitem__((0, 1), torch.nan), r"backbone holds 1 values .* in 'w' .*nan"),
+    "Inf": (lambda a: a[BUFFERS]["mean"].fill_(torch.inf), r"buffers holds 3 values that are not finite in 'mean'"),
+    "minus Inf": (lambda a: a[BACKBONE]["b"].__setitem__(0, -torch.inf), r"backbone holds 1 values .* in 'b' .*-inf"),
+    "values beyond measure": (lambda a: a[BACKBONE]["w"].fill_(1e30), "backbone holds values too large to measure"),
+    "wrong shape": (put(BACKBONE, "w", torch.ones(3, 2)), r"backbone: 'w' has shape \(3, 2\), expected \(2, 3\)"),
+    "broadcastable shape": (
+        put(BACKBONE, "w", torch.ones(1, 3)),
+        r"backbone: 'w' has shape \(1, 3\), expected \(2, 3\)",
+    ),
+    "a scalar for a vector": (
+        put(BUFFERS, "mean", torch.tensor(1.0)),
+        r"buffers: 'mean' has shape \(\), expected \(3,\)",
+    ),
+    "wrong dtype": (put(BACKBONE, "w", torch.ones(2, 3, dtype=torch.float64)), "'w' has dtype torch.float64, expected"),
+    "half precision": (put(BACKBONE, "w", torch.ones(2, 3).half()), "'w' has dtype torch.float16, expected"),
+    "missing key": (lambda a: a[BACKBONE].pop("b"), "backbone: missing key 'b'"),
+    "extra key": (put(BACKBONE, "spy", torch.ones(1)), "backbone: extra key 'spy'"),
+    "missing group": (lambda a: a.tensors.pop(BUFFERS), "buffers: missing key 'mean'"),
+    "extra group": (lambda a: a.tensors.update({OPTIMISER: {"m": torch.ones(1)}}), "extra group 'optimiser'"),
+    "templates nobody asked for": (
+        lambda a: a.tensors.update({PRIVATE_EMBEDDINGS: {"all": torch.ones(3, 4)}}),
+        r"extra group 'class_embeddings\.private', which train does not declare",
+    ),
+    "negative sample count": (count("samples", -1), "samples = -1 is not a count between 1 and 1,000"),
+    "zero samples": (count("samples", 0), "samples = 0 is not a count"),
+    "half a sample": (count("samples", 10.5), r"samples = 10\.5 is not a count"),
+    "huge sample count": (count("samples", 1e12), r"samples = 1e\+12 is not a count"),
+    "NaN samples": (count("samples", float("nan")), "number 'samples' is nan"),
+    "infinite loss": (count("loss", float("inf")), "number 'loss' is inf"),
+    "other samples than at joining": (count("samples", 11), "samples = 11, but 10 at joining"),
+    "other classes than at joining": (count("classes", 4), "classes = 4, but 3 at joining"),
+    "missing number": (lambda a: a.statistics.pop("loss"), "missing number 'loss'"),
+    "extra number": (count("secret", 1), "extra number 'secret'"),
+    "oversize": (put(BACKBONE, "w", torch.ones(100, 100)), "oversize: 40,040 bytes where 4,144 are enough"),
+    "stale round": (
+        stamped(Stamp(2, "train", 1)),
+        r"stale: answers 000002\.train\.0\.1, asked was 000003\.train\.0\.1",
+    ),
+    "another phase": (stamped(Stamp(3, "evaluate", 1)), r"stale: answers 000003\.evaluate"),
+    "an earlier attempt": (stamped(Stamp(3, "train", 0)), r"stale: answers 000003\.train\.0\.0"),
+    "an earlier repeat": (stamped(Stamp(3, "train", 1, 4)), r"stale: answers 000003\.train\.4\.1"),
+}
+
+
+@pytest.mark.parametrize(("spoil", "reason"), BAD.values(), ids=BAD)
+@pytest.mark.parametrize("flat", [False, True], ids=["by tensor", "as one vector"])
+def test_a_bad_answer_is_refused_with_a_reason_that_names_it(spoil: Spoil, reason: str, flat: bool) -> None:
+    answer = good()
+    spoil(answer)
+    if flat:
+        answer.tensors = {group: pack_flat(tensors) for group, tensors in answer.tensors.items()}
+    with pytest.raises(Refused, match=reason):
+        check(answer)
+
+
+def test_a_stale_answer_is_told_apart_because_the_right_one_may_follow() -> None:
+    by = guard()
+    late = good()
+    late.stamp = Stamp(2, "train", 1)
+    with pytest.raises(Stale):
+        check(late, by=by)
+    assert check(good(), by=by) > 0
+
+
+def test_of_a_repeated_answer_the_first_counts() -> None:
+    by = guard()
+    check(good(), by=by)
+    with pytest.raises(Refused, match="repeated answer: the first one counts"):
+        check(good(), by=by)
+
+
+def test_a_refused_answer_is_not_mended_by_a_second_one() -> None:
+    by = guard()
+    bad = good()
+    bad[BACKBONE]["w"].fill_(torch.nan)
+    with pytest.raises(Refused, match="not finite"):
+        check(bad, by=by)
+    with pytest.raises(Refused, match="repeated answer"):
+        check(good(), by=by)
+
+
+def test_a_party_that_was_not_asked_is_refused() -> None:
+    with pytest.raises(Refused, match="not asked in this round"):
+        check(good(), party="eve")
+
+
+def test_an_update_beyond_the_bound_is_refused_with_both_numbers() -> None:
+    """The change has norm sqrt(18) = 4.243."""
+    with pytest.raises(Refused, match=r"norm 4\.243, beyond the bound 4"):
+        check(good(), by=guard(norm_bound=4.0))
+    assert check(good(), by=guard(norm_bound=4.25)) == pytest.approx(4.2426, abs=1e-4)
+
+
+def test_counts_at_joining_are_only_bounded() -> None:
+    phase = Phase("join", "start", reports=("samples",), may_report=("classes",), counts=True)
+    by = Guard(phase, STAMP, frozenset({"ann"}), {}, None, 1000)
+    assert by.check("ann", Parcel({}, {"samples": 7.0, "classes": 2.0}, STAMP), {}, Parcel()) == 0.0
+    by = Guard(phase, STAMP, frozenset({"ann"}), {}, None, 1000)
+    with pytest.raises(Refused, match="classes = 0 is not a count"):
+        by.check("ann", Parcel({}, {"samples": 7.0, "classes": 0.0}, STAMP), {}, Parcel())
+
+
+def dense(answer: Tensors, start: Tensors) -> float:
+    return float(sum((answer[name].double() - start[name].double()).square().sum() for name in answer)) ** 0.5
+
+
+@given(st.lists(st.sampled_from([1, 3, 1000, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 7]), max_size=4), st.booleans())
+def test_the_norm_equals_a_dense_computation_for_any_sizes(sizes: list[int], flat: bool) -> None:
+    generator = torch.Generator().manual_seed(len(sizes))
+    start = {str(i): torch.randn(size, generator=generator) for i, size in enumerate(sizes)}
+    after = {name: value + 0.01 * torch.randn(value.shape, generator=generator) for name, value in start.items()}
+    phase = Phase("train", up={BACKBONE: "weighted_sum"}, trains=True)
+    by = Guard(phase, STAMP, frozenset({"ann"}), {}, None, 1000)
+    answer, down = (pack_flat(after), pack_flat(start)) if flat else (after, start)
+    norm = by.check("ann", Parcel({BACKBONE: answer}, {}, STAMP), {BACKBONE: layout(start)}, Parcel({BACKBONE: down}))
+    assert norm == pytest.approx(dense(after, start), rel=1e-4, abs=1e-9)
+
+
+@pytest.mark.parametrize("place", [0, BLOCK, 2 * BLOCK + 5])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_one_bad_value_is_found_anywhere_in_a_large_tensor(place: int, value: float) -> None:
+    start = torch.zeros(2 * BLOCK + 6)
+    after = start.clone()
+    after[place] = value
+    phase = Phase("train", up={BACKBONE: "weighted_sum"}, trains=True)
+    by = Guard(phase, STAMP, frozenset({"ann"}), {}, None, 1000)
+    with pytest.raises(Refused, match="1 values that are not finite in 'w'"):
+        by.check(
+            "ann",
+            Parcel({BACKBONE: {"w": after}}, {}, STAMP),
+            {BACKBONE: layout({"w": start})},
+            Parcel({BACKBONE: {"w": start}}),
+        )
+
+
+def test_two_huge_opposite_values_are_refused_without_a_warning() -> None:
+    start = {"w": torch.full((4,), -3e38)}
+    phase = Phase("train", up={BACKBONE: "weighted_sum"}, trains=True)
+    by = Guard(phase, STAMP, frozenset({"ann"}), {}, None, 1000)
+    answer = Parcel({BACKBONE: {"w": torch.full((4,), 3e38)}}, {}, STAMP)
+    with pytest.raises(Refused, match="too large to measure"):
+        by.check("ann", answer, {BACKBONE: layout(start)}, Parcel({BACKBONE: start}))
+
+
+def test_the_bound_is_the_recipes_number_or_a_multiple_of_earlier_medians() -> None:
+    assert bound(None, None, [1.0]) is None
+    assert bound(5.0, 20.0, [1.0]) == 5.0
+    assert bound(None, 20.0, []) is None
+    assert bound(None, 20.0, [1.0, 3.0, 100.0]) == 60.0
+    assert bound(None, 20.0, [0.0]) is None
