@@ -1,103 +1,102 @@
-"""From light to bytes: shading, backdrop, white balance, blur, sensor noise and compression."""
+"""From light to bytes: shading, backdrop, blur, sensor noise and compression.
+
+Images are (3, n, H, W); the colours of people and lights already went through the camera's white balance, exposure
+and saturation, which costs nothing per pixel.
+"""
 
 from __future__ import annotations
 
 from functools import cache
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fedvisage.faces.synthetic.geometry import Pixels, Surface, View, blend, clamp, hill
-from fedvisage.faces.synthetic.paint import TILE, _tile
+from fedvisage.faces.synthetic.geometry import Pixels, Surface, View, blend, clamp, hill, pixel_centres
+from fedvisage.faces.synthetic.paint import TILE, noise_tile
 from fedvisage.faces.synthetic.shot import Shot
 
-SENSOR = np.stack([_tile(3 + channel, (0, 0)) for channel in range(3)])
+SENSOR = np.stack([noise_tile(3 + channel, (0, 0)) for channel in range(3)])
 
 
 def shade(view: View, shot: Shot, face: Surface, colour: Pixels) -> None:
-    """Light the reflectance, in place: a key light that reaches around skin (red most), light from above, and shine."""
-    pose = view.pose
-    light = [_to_head(pose, shot.light, axis) for axis in range(3)]
-    halfway = [light[axis] + pose[6 + axis] for axis in range(3)]
-    length = np.sqrt(halfway[0] * halfway[0] + halfway[1] * halfway[1] + halfway[2] * halfway[2])
-    nx, ny, nz = face.nx, face.ny, face.nz
-    unit = 1.0 / np.sqrt(nx * nx + ny * ny + nz * nz + 1e-4)
-    facing = (nx * light[0] + ny * light[1] + nz * light[2]) * unit
-    shine = (nx * (halfway[0] / length) + ny * (halfway[1] / length) + nz * (halfway[2] / length)) * unit
+    """Light the reflectance, in place: a key light that reaches a little around, light from above, and shine."""
+    pose, direction = view.pose, shot.light
+    light = pose[:3] * direction[0] + pose[3:6] * direction[1] + pose[6:] * direction[2]
+    halfway = light + pose[6:]
+    halfway = halfway / np.sqrt(_sum(halfway * halfway))
+    unit = _sum(face.normal * face.normal)
+    unit += 1e-4
+    np.sqrt(unit, out=unit)
+    np.divide(1.0, unit, out=unit)
+    facing = _sum(face.normal * light)
+    facing *= unit
+    facing *= 1.0 / 1.22
+    facing += 0.22 / 1.22
+    np.maximum(facing, 0.0, out=facing)
+    shine = _sum(face.normal * halfway)
+    shine *= unit
+    np.maximum(shine, 0.1, out=shine)  # not 0: the powers of what is close to it are denormal, which is slow
     for _ in range(4):
-        shine = np.maximum(shine, 0.0)
         shine *= shine
     shine *= shot.shine * 0.3
-    sky = 0.72 - 0.28 * ny * unit
-    for channel, reach in enumerate((0.30, 0.18, 0.14)):
-        lit = np.maximum(facing * (1.0 / (1.0 + reach)) + reach / (1.0 + reach), 0.0)
-        lit *= shot.key[channel]
-        lit += sky * shot.ambient[channel]
-        plane = colour[channel]
-        plane *= lit
-        plane += shine * shot.key[channel]
+    unit *= face.normal[1]
+    unit *= -0.28
+    unit += 0.72
+    facing *= shot.key
+    unit *= shot.ambient
+    facing += unit
+    colour *= facing
+    colour += shine * (shot.white * shot.key)
 
 
-def _to_head(pose: Pixels, direction: Pixels, axis: int) -> Pixels:
-    return pose[axis] * direction[0] + pose[3 + axis] * direction[1] + pose[6 + axis] * direction[2]
+def _sum(vector: Pixels) -> Pixels:
+    """Over the three coordinates, in the memory of the first."""
+    total: Pixels = vector[0]
+    total += vector[1]
+    total += vector[2]
+    return total
 
 
 def backdrop(size: int, shot: Shot) -> Pixels:
-    """Something out of focus behind the person, (3, n, H, W)."""
-    centres = (np.arange(size, dtype=np.float32) + np.float32(0.5)) * np.float32(2.0 / size) - np.float32(1.0)
+    """Something out of focus behind the person."""
+    centres = pixel_centres(size)
     x, y = centres[None, None, :] - shot.backdrop_x, centres[None, :, None] - shot.backdrop_y
-    disc = hill((x * x) * 0.8 + (y * y) * 0.8)
-    slope = clamp(0.5 + 0.25 * x + 0.25 * y) + 0.6 * disc
-    return shot.backdrop + slope * (shot.backdrop_end - shot.backdrop)
+    slope = hill(x * x * 0.8 + y * y * 0.8)
+    slope *= 0.6
+    slope += 0.25 * x + 0.3
+    slope += 0.15 * y
+    image = clamp(slope) * (shot.backdrop_end - shot.backdrop)
+    image += shot.backdrop
+    return image
 
 
 def hold_before(shot: Shot, image: Pixels) -> None:
     """A hand, a telephone, somebody's shoulder: a blurred shape before a part of the face, in place."""
-    if not shot.occluder.any():
-        return
-    size = image.shape[-1]
-    centres = (np.arange(size, dtype=np.float32) + np.float32(0.5)) * np.float32(2.0 / size) - np.float32(1.0)
+    centres = pixel_centres(image.shape[-1])
     x = (centres[None, None, :] - shot.occluder_x) / shot.occluder_size
     y = (centres[None, :, None] - shot.occluder_y) / (shot.occluder_size * 1.5)
-    reach = (x * x) + (y * y)
+    reach = x * x + y * y
     weight = clamp((1.0 - reach) * 6.0) * shot.occluder
     blend(image, shot.occluder_colour * (1.15 - 0.5 * clamp(reach)), weight)
 
 
-def expose(shot: Shot, image: Pixels) -> Pixels:
-    """Linear light to the display's values, in [0, 1]: balance, saturation, and a square root for the gamma."""
-    image = image * (shot.balance * shot.exposure)
-    grey = 0.3 * image[0] + 0.59 * image[1] + 0.11 * image[2]
-    image = grey + shot.saturation * (image - grey)
-    image = np.sqrt(np.maximum(image, 0.0))
-    image = image + (shot.contrast - 1.0) * (image - 0.5)
-    return image - 0.22 * np.maximum(image - 0.75, 0.0)
+def defocus(blur: Pixels, image: Pixels) -> None:
+    """A binomial filter, in place."""
+    weight = blur * 0.25
+    step = max(1, round(image.shape[-1] / 64))
+    for axis in (2, 3):
+        _smooth(image, weight, step, axis)
 
 
-def defocus(shot: Shot, image: Pixels) -> Pixels:
-    """Blur some images with two binomial filters of growing step."""
-    chosen = np.flatnonzero(shot.blur.ravel() > 0)
-    if not len(chosen):
-        return image
-    part = image[:, chosen]
-    weight = shot.blur[chosen] * 0.25
-    size = image.shape[-1]
-    for step in (max(1, round(size / 112)), max(1, round(size / 56))):
-        for axis in (2, 3):
-            part = _smooth(part, weight, step, axis)
-    image[:, chosen] = part
-    return image
-
-
-def _smooth(image: Pixels, weight: Pixels, step: int, axis: int) -> Pixels:
-    size = image.shape[axis]
-    step = min(step, size - 1)
-    padding = [(0, 0)] * 4
-    padding[axis] = (step, step)
-    padded = np.pad(image, padding, mode="edge")
-    front = [slice(None)] * 4
-    back = [slice(None)] * 4
-    front[axis], back[axis] = slice(0, size), slice(2 * step, size + 2 * step)
-    return image + weight * (padded[tuple(front)] + padded[tuple(back)] - 2.0 * image)
+def _smooth(image: Pixels, weight: Pixels, step: int, axis: int) -> None:
+    """Add to each pixel its neighbours' difference from it; beyond the edge the image goes on as it is there."""
+    low: list[slice] = [slice(None)] * 4
+    high: list[slice] = [slice(None)] * 4
+    low[axis], high[axis] = slice(None, -step), slice(step, None)
+    change = image[tuple(high)] - image[tuple(low)]
+    change *= weight
+    image[tuple(low)] += change
+    image[tuple(high)] -= change
 
 
 @cache
@@ -111,80 +110,104 @@ def add_noise(shot: Shot, image: Pixels) -> None:
     """Sensor noise, in place: a stored tile, shifted differently for each image."""
     size = image.shape[-1]
     tile = _sensor(size)
-    for place, (shift, level) in enumerate(zip(shot.noise_shift.ravel(), shot.noise.ravel(), strict=True)):
-        down, across = divmod(int(shift), TILE)
-        image[:, place] += tile[:, down : down + size, across : across + size] * level
+    settings = zip(shot.noise_shift.ravel(), shot.noise.ravel(), shot.saturation.ravel(), strict=True)
+    for place, (shift, level, saturation) in enumerate(settings):
+        down, across = divmod(int(shift) % (TILE * TILE), TILE)
+        channels = tile if saturation > 0 else tile[:1]
+        image[:, place] += channels[:, down : down + size, across : across + size] * level
 
 
-def compress(shot: Shot, image: Pixels) -> Pixels:
-    """As JPEG does to some images: quantised cosine transforms of 8 x 8 blocks, colour at half the resolution."""
-    chosen = np.flatnonzero(shot.coarseness.ravel() > 0)
-    if not len(chosen):
-        return image
+def compress(coarseness: Pixels, image: Pixels) -> None:
+    """As JPEG does, in place: quantised cosine transforms of 8 x 8 blocks of grey, colour at half the resolution."""
     size = image.shape[-1]
-    missing = -size % 16
-    red, green, blue = np.pad(image[:, chosen], [(0, 0), (0, 0), (0, missing), (0, missing)], mode="edge")
-    step = shot.coarseness.ravel()[chosen]
-    grey = 0.3 * red + 0.59 * green + 0.11 * blue
-    light = _quantise(grey, step)
-    differences = []
-    for plane in (red, blue):
-        chroma = plane - grey
-        small = chroma[:, ::2] + chroma[:, 1::2]
-        small = 0.25 * (small[:, :, ::2] + small[:, :, 1::2])
-        differences.append(_quantise(small, 2.0 * step).repeat(2, 1).repeat(2, 2))
-    red, blue = light + differences[0], light + differences[1]
-    green = light - (differences[0] * np.float32(0.3 / 0.59) + differences[1] * np.float32(0.11 / 0.59))
-    image[:, chosen] = np.stack([red, green, blue])[:, :, :size, :size]
-    return image
+    missing = -size % 8
+    padded = np.pad(image, [(0, 0), (0, 0), (0, missing), (0, missing)], mode="edge") if missing else image
+    red, green, blue = padded
+    grey = 0.59 * green
+    grey += 0.3 * red
+    grey += 0.11 * blue
+    light = _quantise(grey, coarseness)
+    red, blue = (_coarse(plane - grey, coarseness) for plane in (red, blue))
+    green = light - (red * np.float32(0.3 / 0.59) + blue * np.float32(0.11 / 0.59))
+    red += light
+    blue += light
+    for channel, plane in enumerate((red, green, blue)):
+        image[channel] = plane[:, :size, :size]
+
+
+def _coarse(chroma: Pixels, step: Pixels) -> Pixels:
+    """The mean of each 2 x 2 square, rounded to multiples of a step."""
+    rows = chroma[:, ::2] + chroma[:, 1::2]
+    small = rows[:, :, ::2] + rows[:, :, 1::2]
+    small *= 0.25 / step
+    np.rint(small, out=small)
+    small *= step
+    return small.repeat(2, 2).repeat(2, 1)
 
 
 def _cosines() -> Pixels:
     """The 8-point orthonormal cosine transform, row per frequency; written out, so that no CPU's cosine matters."""
-    c = [0.5, 0.49039264, 0.46193977, 0.41573481, 0.35355339, 0.27778512, 0.19134172, 0.09754516]
-    rows = []
+    c = [0.5, 0.49039264, 0.46193977, 0.41573481, 0.35355339, 0.27778512, 0.19134172, 0.09754516, 0.0]
+    table = np.empty((8, 8), np.float32)
     for frequency in range(8):
-        row = []
         for place in range(8):
             angle = frequency * (2 * place + 1) % 32
-            sign = -1.0 if 8 < angle < 24 else 1.0
-            folded = min(angle, 32 - angle)
-            folded = min(folded, 16 - folded)
-            value = sign * (c[folded] if folded < 8 else 0.0)
-            row.append(value if frequency else c[4])
-        rows.append(row)
-    return np.array(rows, np.float32)
+            angle = min(angle, 32 - angle)
+            table[frequency, place] = c[angle] if angle <= 8 else -c[16 - angle]
+    table[0] = c[4]
+    return table
 
 
 COSINES = _cosines()
-COARSER = (np.add.outer(np.arange(8), np.arange(8)) * 0.45 + 1.0).astype(np.float32)[:, :, None]
+EVEN, ODD = COSINES[::2, :4], COSINES[1::2, :4]
+COARSER = (np.add.outer(np.arange(8), np.arange(8)) * 0.45 + 1.0).astype(np.float32)
 
 
-def _transform(blocks: Pixels, matrix: Pixels) -> Pixels:
-    """matrix @ blocks over the first axis, (8, ...), as a fixed sequence of products and sums."""
-    shape = (8,) + (1,) * (blocks.ndim - 1)
-    total = matrix[:, 0].reshape(shape) * blocks[0]
-    for place in range(1, 8):
-        total += matrix[:, place].reshape(shape) * blocks[place]
+def _product(matrix: Pixels, blocks: Pixels) -> Pixels:
+    """matrix (4, 4) @ blocks (4, 8, m) as a fixed sequence of products and sums, which BLAS would not promise."""
+    total: Pixels = matrix[:, 0, None, None] * blocks[0]
+    for place in range(1, 4):
+        total += matrix[:, place, None, None] * blocks[place]
     return total
 
 
+def _forward(blocks: Pixels) -> Pixels:
+    """Cosine transform over the first of the two block axes of (8, 8, m), which are then exchanged."""
+    mirrored = blocks[:3:-1]
+    result = np.empty((8, *blocks.shape[1:]), np.float32).swapaxes(0, 1)
+    result[:, ::2] = _product(EVEN, blocks[:4] + mirrored).swapaxes(0, 1)
+    result[:, 1::2] = _product(ODD, blocks[:4] - mirrored).swapaxes(0, 1)
+    return result
+
+
+def _backward(blocks: Pixels) -> Pixels:
+    """The inverse of `_forward`, which also exchanges the axes."""
+    even, odd = _product(EVEN.T, blocks[::2]), _product(ODD.T, blocks[1::2])
+    result = np.empty((8, *blocks.shape[1:]), np.float32)
+    np.add(even, odd, out=result[:4])
+    np.subtract(even[::-1], odd[::-1], out=result[4:])
+    return result.swapaxes(0, 1)
+
+
 def _quantise(plane: Pixels, step: Pixels) -> Pixels:
-    """Round the cosine coefficients of each 8 x 8 block of (n, H, W) to multiples of a step that grows with frequency."""
+    """Round the cosine coefficients of 8 x 8 blocks of (n, H, W) to multiples of a step that grows with frequency."""
     count, height, width = plane.shape
     tall, wide = height // 8, width // 8
     blocks = plane.reshape(count, tall, 8, wide, 8).transpose(2, 4, 0, 1, 3).reshape(8, 8, -1)
-    blocks = _transform(blocks, COSINES)
-    blocks = _transform(np.ascontiguousarray(blocks.swapaxes(0, 1)), COSINES)
-    unit = COARSER * step.repeat(tall * wide)
-    blocks = np.rint(blocks / unit) * unit
-    blocks = _transform(blocks, COSINES.T)
-    blocks = _transform(np.ascontiguousarray(blocks.swapaxes(0, 1)), COSINES.T)
+    blocks = _forward(_forward(blocks))
+    unit = COARSER[:, :, None] * step.reshape(-1).repeat(tall * wide)
+    blocks = blocks / unit
+    np.rint(blocks, out=blocks)
+    blocks *= unit
+    blocks = _backward(_backward(blocks))
     return blocks.reshape(8, 8, count, tall, wide).transpose(2, 3, 0, 4, 1).reshape(count, height, width)
 
 
-def to_bytes(image: Pixels) -> Pixels:
-    """(3, n, H, W) in [0, 1] to (n, H, W, 3) values ready for a cast to bytes."""
-    scaled = image * 255.0
-    scaled += 0.5
-    return np.minimum(np.maximum(scaled, 0.0), 255.0).transpose(1, 2, 3, 0)
+def to_bytes(shot: Shot, image: Pixels) -> NDArray[np.uint8]:
+    """Values in [0, 1], which are used up, with the image's contrast as bytes, (n, H, W, 3)."""
+    image *= 255.0 * shot.contrast
+    image += 127.5 * (1.0 - shot.contrast) + 0.5
+    np.maximum(image, 0.0, out=image)
+    np.minimum(image, 255.0, out=image)
+    values = image.astype(np.uint8)
+    return np.stack([values[0], values[1], values[2]], axis=-1)

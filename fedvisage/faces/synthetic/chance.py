@@ -6,11 +6,14 @@ follows, so that a draw has the same bits alone, in a batch, and on any CPU.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
-Values = NDArray[np.float64]
+Values = NDArray[np.floating[Any]]
 
+_SQRT3 = 1.7320508075688772
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FIRST = np.uint64(0xBF58476D1CE4E5B9)
 _SECOND = np.uint64(0x94D049BB133111EB)
@@ -44,10 +47,10 @@ class Draws:
     def normal(self, mean: float = 0.0, deviation: float = 1.0) -> Values:
         """Nearly Gaussian (the sum of four uniforms), never beyond 3.47 deviations: faces stay faces."""
         bits = self._bits()
-        total = np.zeros(bits.shape, np.float64)
+        total: Values = np.zeros(bits.shape, np.float64)
         for shift in (0, 16, 32, 48):
             total += ((bits >> np.uint64(shift)) & np.uint64(0xFFFF)).astype(np.float64)
-        return mean + (deviation * 3.0**0.5) * ((total + 2.0) / 65536.0 - 2.0)
+        return mean + (deviation * _SQRT3) * ((total + 2.0) / 65536.0 - 2.0)
 
     def chance(self, probability: float | Values) -> Values:
         """1.0 with this probability, else 0.0."""

@@ -2,20 +2,22 @@
 
 Arrays over pixels are (n, H, W) float32 and only + - * / sqrt min max touch them: those are rounded exactly, so an
 image has the same bits alone or in a batch. Because rays are parallel, whatever is affine or quadratic in the pixel
-is built from a row (n, 1, W) and a column (n, H, 1), which costs almost nothing.
+is the sum of a row (n, 1, W) and a column (n, H, 1): a surface costs a handful of operations per pixel.
+Everything here has the images of a batch on axis -3; numbers that belong to an image have the shape (n, 1, 1).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedvisage.faces.synthetic.chance import Values
 from fedvisage.faces.synthetic.person import Person
 from fedvisage.faces.synthetic.shot import Shot
 
-Pixels = NDArray[np.float32]
+Pixels = Values
+Number = Values | float
 Window = tuple[slice, slice]
 
 EYES_TO_MOUTH = 0.655  # of the half frame: the usual 112 x 112 alignment, seen from 10% further away
@@ -23,19 +25,24 @@ CENTRE_Y = 0.25  # where the middle between eyes and mouth lies, -1 top, 1 botto
 
 
 def clamp(value: Pixels) -> Pixels:
-    """Cut to [0, 1]."""
-    return np.minimum(np.maximum(value, 0.0), 1.0)
+    """Cut to [0, 1], in place."""
+    np.maximum(value, 0.0, out=value)
+    return np.minimum(value, 1.0, out=value)
 
 
 def hill(square: Pixels) -> Pixels:
     """1 at 0, smoothly 0 from 1 on; takes the squared distance."""
-    rest = np.maximum(1.0 - square, 0.0)
-    return rest * rest
+    rest = 1.0 - square
+    np.maximum(rest, 0.0, out=rest)
+    rest *= rest
+    return rest
 
 
 def blend(under: Pixels, over: Pixels, weight: Pixels) -> None:
     """Put `over` on `under`, in place."""
-    under += weight * (over - under)
+    change = np.subtract(over, under)
+    change *= weight
+    under += change
 
 
 def window(size: int, top: float, bottom: float, left: float, right: float) -> Window:
@@ -43,206 +50,341 @@ def window(size: int, top: float, bottom: float, left: float, right: float) -> W
     return slice(int(top * size), -int(-bottom * size // 1)), slice(int(left * size), -int(-right * size // 1))
 
 
+def cut(field: Pixels, part: Window) -> Pixels:
+    """A contiguous copy of a part of the frame."""
+    return np.ascontiguousarray(field[(..., *part)])
+
+
+def pixel_centres(size: int) -> Pixels:
+    """Of one side of the frame, which goes from -1 to 1."""
+    return (np.arange(size, dtype=np.float32) + np.float32(0.5)) * np.float32(2.0 / size) - np.float32(1.0)
+
+
 @dataclass(frozen=True)
 class View:
-    """The rays of a block of images: head coordinates p = across * R[0] + down * R[1] + towards * R[2]."""
+    """The rays: head coordinates p = across * R[0] + down * R[1] + hit * R[2], R the pose."""
 
     pose: Pixels  # (9, n, 1, 1), R row by row
     across: Pixels  # (n, 1, W)
     down: Pixels  # (n, H, 1)
+    row: Pixels  # across * R[0], (3, n, 1, W)
+    column: Pixels  # down * R[1], (3, n, H, 1)
     scale: Pixels  # pixels per unit, (n, 1, 1)
 
-    def origin(self, axis: int) -> Pixels:
-        """This head coordinate of each ray where it crosses the plane of the camera through the head's centre."""
-        return self.across * self.pose[axis] + self.down * self.pose[3 + axis]
+    def at(self, hit: Pixels) -> Pixels:
+        """The point `hit` along each ray in head coordinates, (3, n, H, W)."""
+        point = hit * self.pose[6:]
+        point += self.row
+        point += self.column
+        return point
 
     def crop(self, part: Window) -> View:
         """The same rays, part of the frame."""
-        return replace(self, across=self.across[:, :, part[1]], down=self.down[:, part[0]])
+        rows, columns = part
+        return View(
+            self.pose,
+            self.across[:, :, columns],
+            self.down[:, rows],
+            self.row[..., columns],
+            self.column[..., rows, :],
+            self.scale,
+        )
 
 
 def aim(size: int, person: Person, shot: Shot) -> View:
     """Rays through pixel centres, aligned so that eyes and mouth fall where face recognition expects them."""
     middle_y, middle_z = person.mouth_y * 0.5, 1.06
-    pose = np.asarray(shot.pose, np.float32)
     apart = 0.5 * person.mouth_y / 1.02 + 0.5 * person.eye_spacing / 0.93
     scale = EYES_TO_MOUTH / 1.02 * shot.zoom / apart
-    centres = (np.arange(size, dtype=np.float32) + np.float32(0.5)) * np.float32(2.0 / size) - np.float32(1.0)
-    across = (centres[None, None, :] - shot.shift_x) / scale + pose[1] * middle_y + pose[2] * middle_z
-    down = (centres[None, :, None] - CENTRE_Y - shot.shift_y) / scale + pose[4] * middle_y + pose[5] * middle_z
-    return View(
-        pose,
-        across.astype(np.float32, copy=False),
-        down.astype(np.float32, copy=False),
-        np.asarray(scale * (0.5 * size), np.float32),
-    )
+    pose, centres = shot.pose, pixel_centres(size)
+    across = (centres[None, None, :] - shot.shift_x) / scale + (pose[1] * middle_y + pose[2] * middle_z)
+    down = (centres[None, :, None] - CENTRE_Y - shot.shift_y) / scale + (pose[4] * middle_y + pose[5] * middle_z)
+    return View(pose, across, down, across * pose[:3], down * pose[3:6], scale * (0.5 * size))
 
 
 @dataclass(frozen=True)
-class Ellipsoid:
-    """Centre and radii in head coordinates; `lean` shears z along y and `flare` shears x along z."""
+class Quadric:
+    """A surface as its rays see it, per pixel of a row (n, 1, W) and of a column (n, H, 1).
 
-    centre: tuple[Pixels | float, Pixels | float, Pixels | float]
-    radii: tuple[Pixels | float, Pixels | float, Pixels | float]
-    lean: Pixels | float = 0.0
-    flare: Pixels | float = 0.0
+    The squared half chord of a ray is row + column + cross * down, the chord's middle lies at -(middle_row +
+    middle_column), the normal at a hit is normal_row + normal_column + normal_hit * hit.
+    """
+
+    row: Pixels
+    column: Pixels
+    cross: Pixels
+    middle_row: Pixels
+    middle_column: Pixels
+    sharpness: Pixels  # from the squared half chord to the distance from the outline, in pixels, (n, 1, 1)
+    normal_row: Pixels
+    normal_column: Pixels
+    normal_hit: Pixels
+
+    def crop(self, part: Window) -> Quadric:
+        """The same surface, part of the frame."""
+        rows, columns = part
+        return Quadric(
+            self.row[..., columns],
+            self.column[:, rows],
+            self.cross[..., columns],
+            self.middle_row[..., columns],
+            self.middle_column[:, rows],
+            self.sharpness,
+            self.normal_row[..., columns],
+            self.normal_column[..., rows, :],
+            self.normal_hit,
+        )
+
+    def half_chord_squared(self, view: View) -> Pixels:
+        """Of each ray, negative beside the surface, (n, H, W)."""
+        square = self.cross * view.down
+        square += self.row
+        square += self.column
+        return square
+
+    def cover(self, square: Pixels) -> Pixels:
+        """How much of each pixel lies inside the outline, given the squared half chord."""
+        inside = square * self.sharpness
+        inside += 0.5
+        return clamp(inside)
 
     def cast(self, view: View) -> tuple[Pixels, Pixels]:
-        """Coverage (soft over one pixel at the outline) and position along the ray of the nearest hit, (n, H, W)."""
-        (cx, cy, cz), (rx, ry, rz) = self.centre, self.radii
-        pose = view.pose
-        axes = [
-            (
-                (pose[3 * j] - self.flare * pose[3 * j + 2]) / rx,
-                pose[3 * j + 1] / ry,
-                (pose[3 * j + 2] - self.lean * pose[3 * j + 1]) / rz,
-            )
-            for j in range(3)
-        ]
-        shift = ((self.flare * cz - cx) / rx, -cy / ry, (self.lean * cy - cz) / rz)
-        across, down, towards = axes
-        a = _dot(towards, towards)
-        ba, bd, b0 = _dot(across, towards) / a, _dot(down, towards) / a, _dot(shift, towards) / a
-        u, v = view.across, view.down
-        row = u * (u * (ba * ba - _dot(across, across) / a) + 2.0 * (ba * b0 - _dot(across, shift) / a))
-        row += b0 * b0 - (_dot(shift, shift) - 1.0) / a
-        column = v * (v * (bd * bd - _dot(down, down) / a) + 2.0 * (bd * b0 - _dot(down, shift) / a))
-        square = row + column
-        square += (u * (2.0 * (ba * bd - _dot(across, down) / a))) * v
-        cover = clamp(square * (a * view.scale * (0.25 * (rx + ry))) + 0.5)
-        hit = np.sqrt(np.maximum(square, 0.0))
-        hit -= (u * ba + b0) + v * bd
+        """Coverage and the place along the ray of the nearest hit, (n, H, W)."""
+        hit = self.half_chord_squared(view)
+        cover = self.cover(hit)
+        np.maximum(hit, 0.0, out=hit)
+        np.sqrt(hit, out=hit)
+        hit -= self.middle_row
+        hit -= self.middle_column
         return cover, hit
 
-    def normal(self, x: Pixels, y: Pixels, z: Pixels) -> tuple[Pixels, Pixels, Pixels]:
-        """Outward normal at a point of the surface, of about unit length."""
-        (cx, cy, cz), (rx, ry, rz) = self.centre, self.radii
-        mean = (rx + ry + rz) * np.float32(1.0 / 3.0)
-        dy, dz = y - cy, z - cz
-        px = (x - cx - self.flare * dz) * (mean / (rx * rx))
-        pz = (dz - self.lean * dy) * (mean / (rz * rz))
-        return px, dy * (mean / (ry * ry)) - self.lean * pz, pz - self.flare * px
+    def normals(self, hit: Pixels) -> Pixels:
+        """Outward, of about unit length, (3, n, H, W)."""
+        normals = hit * self.normal_hit
+        normals += self.normal_row
+        normals += self.normal_column
+        return normals
 
 
-def _dot(a: tuple[Pixels, ...], b: tuple[Pixels, ...]) -> Pixels:
+def ellipsoid(
+    view: View,
+    centre: tuple[Number, Number, Number],
+    radii: tuple[Number, Number, Number],
+    lean: Number = 0.0,
+    flare: Number = 0.0,
+) -> Quadric:
+    """An ellipsoid in head coordinates under a view; `lean` shears z along y and `flare` shears x along z."""
+    (cx, cy, cz), (rx, ry, rz) = centre, radii
+    mean = (rx + ry + rz) * np.float32(1.0 / 3.0)
+
+    def to_sphere(x: Number, y: Number, z: Number) -> list[Values]:
+        return [np.asarray((x - flare * z) / rx), np.asarray(y / ry), np.asarray((z - lean * y) / rz)]
+
+    def to_normal(point: list[Values]) -> Values:
+        x, y, z = point[0] * (mean / rx), point[1] * (mean / ry), point[2] * (mean / rz)
+        return np.stack(np.broadcast_arrays(x, y - lean * z, z - flare * x))
+
+    u, v = view.across, view.down
+    across, down, towards = (to_sphere(*view.pose[first : first + 3]) for first in (0, 3, 6))
+    shift = [-value for value in to_sphere(cx, cy, cz)]
+    a = _dot(towards, towards)
+    mu, mv, m = _dot(across, towards) / a, _dot(down, towards) / a, _dot(shift, towards) / a
+    one = m * m - (_dot(shift, shift) - 1.0) / a
+    return Quadric(
+        row=u * (u * (mu * mu - _dot(across, across) / a) + 2.0 * (mu * m - _dot(across, shift) / a)) + one,
+        column=v * (v * (mv * mv - _dot(down, down) / a) + 2.0 * (mv * m - _dot(down, shift) / a)),
+        cross=u * (2.0 * (mu * mv - _dot(across, down) / a)),
+        middle_row=mu * u + m,
+        middle_column=mv * v,
+        sharpness=a * view.scale * (0.25 * (rx + ry)),
+        normal_row=to_normal(across) * u + to_normal(shift),
+        normal_column=to_normal(down) * v,
+        normal_hit=to_normal(towards),
+    )
+
+
+def _dot(a: list[Values], b: list[Values]) -> Values:
     return a[0] * b[0] + a[1] * b[1] + a[2] * b[2]
 
 
-@dataclass
-class Surface:
-    """What each ray meets: the point and the outward normal in head coordinates, and how much of the pixel is covered."""
+@dataclass(frozen=True)
+class Skull:
+    """The head without nose, ears and hair: an ellipsoid whose width and depth follow jaw and chin down the face.
 
-    x: Pixels
-    y: Pixels
-    z: Pixels
-    nx: Pixels
-    ny: Pixels
-    nz: Pixels
-    cover: Pixels
+    Width and depth are taken once per row of pixels, at the height where its rays meet the outline and the front of
+    the face; along a row the squared half chord is then square u^2 + linear u + constant. Columns, (n, H, 1).
+    """
+
+    square: Pixels
+    linear: Pixels
+    constant: Pixels
+    middle: Pixels
+    middle_u: Pixels
+    sharpness: Pixels
+    squeeze: Pixels  # from point to normal, (3, n, H, 1)
+    centre: Pixels  # y of the middle of the head, (n, 1, 1)
+
+
+def skull(view: View, person: Person) -> Skull:
+    """Place a skull before the camera."""
+    pose, v = view.pose, view.down
+    centre, half = 0.5 * (person.chin + person.crown), 0.5 * (person.chin - person.crown)
+    wide, deep = _profile(person, v * pose[4] + 0.35 * pose[7])[0], _profile(person, v * pose[4] + 1.05 * pose[7])[1]
+    tall = 1.0 / (half * half)
+    weights = [wide, tall, deep]
+    across, towards = list(pose[:3]), list(pose[6:])
+    down = [v * pose[3], v * pose[4] - centre, v * pose[5]]
+
+    def product(one: list[Pixels], two: list[Pixels]) -> Pixels:
+        return _dot([weight * side for weight, side in zip(weights, one, strict=True)], two)
+
+    a = product(towards, towards)
+    middle_u, middle = product(across, towards) / a, product(down, towards) / a
+    return Skull(
+        square=middle_u * middle_u - product(across, across) / a,
+        linear=2.0 * (middle_u * middle - product(across, down) / a),
+        constant=middle * middle - (product(down, down) - 1.0) / a,
+        middle=middle,
+        middle_u=middle_u,
+        sharpness=a * (view.scale * 0.5),
+        squeeze=np.stack(np.broadcast_arrays(wide, 2.0 * tall, deep)),
+        centre=centre,
+    )
+
+
+def _profile(person: Person, y: Pixels) -> tuple[Pixels, Pixels]:
+    """1 / width^2 and 1 / depth^2 of the head at a height."""
+    below_jaw, below_chin = (y - (person.chin - 0.56)) * (1.0 / 0.62), (y - (person.chin - 0.14)) * (1.0 / 0.42)
+    jaw, chin = hill(below_jaw * below_jaw), hill(below_chin * below_chin)
+    wide = person.width * (1.0 + person.taper * clamp(y + 1.0) + person.jaw * jaw + person.chin_width * chin)
+    deep = person.depth * (1.0 + 0.16 * jaw + person.chin_depth * chin)
+    return 1.0 / (wide * wide), 1.0 / (deep * deep)
+
+
+@dataclass(frozen=True)
+class Surface:
+    """What each ray meets."""
+
+    point: Pixels  # in head coordinates, (3, n, H, W)
+    normal: Pixels  # outward, of about unit length, (3, n, H, W)
+    cover: Pixels  # how much of the pixel is covered, (n, H, W)
+    hit: Pixels  # place along the ray, (n, H, W)
 
     def crop(self, part: Window) -> Surface:
-        """Views of a part of the frame: writing to them writes to the whole."""
-        rows, columns = part
-        return Surface(*(field[:, rows, columns] for field in vars(self).values()))
+        """A copy of a part of the frame: contiguous arrays are several times faster to work on."""
+        return Surface(cut(self.point, part), cut(self.normal, part), cut(self.cover, part), cut(self.hit, part))
 
-    def lay(self, normal: tuple[Pixels, Pixels, Pixels], weight: Pixels) -> None:
-        """Blend another surface's normal over this one's."""
-        for under, over in zip((self.nx, self.ny, self.nz), normal, strict=True):
-            blend(under, over, weight)
-
-
-def skull(view: View, person: Person) -> tuple[Surface, Pixels]:
-    """The head without nose, ears and hair, and the hits along the rays.
-
-    An ellipsoid gives the height of the hit; the width and depth there are then those of this person's jaw and chin,
-    and the ellipse of that width and depth is intersected exactly.
-    """
-    middle, half = 0.5 * (person.chin + person.crown), 0.5 * (person.chin - person.crown)
-    _, hit = Ellipsoid((0.0, middle, 0.0), (person.width, half, person.depth)).cast(view)
-    dx, dy, dz = view.pose[6], view.pose[7], view.pose[8]
-    ox, oy, oz = view.origin(0), view.origin(1), view.origin(2)
-    y = oy + hit * dy
-    at_jaw = (y - (person.chin - 0.56)) * np.float32(1.0 / 0.62)
-    at_jaw = hill(at_jaw * at_jaw)
-    at_chin = (y - (person.chin - 0.14)) * np.float32(1.0 / 0.42)
-    at_chin = hill(at_chin * at_chin)
-    wide = 1.0 / (person.width * (1.0 + person.taper * y + person.jaw * at_jaw + person.chin_width * at_chin))
-    deep = 1.0 / (person.depth * (1.0 + 0.16 * at_jaw + person.chin_depth * at_chin))
-    wide *= wide
-    deep *= deep
-    tall = 1.0 / (half * half)
-    oy = oy - middle
-    a = wide * (dx * dx) + deep * (dz * dz) + tall * dy * dy
-    wide_x, deep_z = wide * ox, deep * oz
-    b = wide_x * dx + deep_z * dz + (oy * (tall * dy))
-    c = wide_x * ox + deep_z * oz + oy * oy * tall - 1.0
-    square = b * b - a * c
-    cover = clamp(square * (view.scale * 0.55) + 0.5)
-    hit = (np.sqrt(np.maximum(square, 0.0)) - b) / a
-    oy += hit * dy
-    ox += hit * dx
-    oz += hit * dz
-    return Surface(ox, oy + middle, oz, wide * ox, oy * (2.0 * tall), deep * oz, cover), hit
+    def paste(self, part: Window, piece: Surface) -> None:
+        """Put back what `crop` took."""
+        whole = (..., *part)
+        self.point[whole] = piece.point
+        self.normal[whole] = piece.normal
+        self.cover[whole] = piece.cover
+        self.hit[whole] = piece.hit
 
 
-def add_nose(view: View, person: Person, face: Surface, hit: Pixels) -> Pixels:
-    """Grow a nose of three ellipsoids, smoothly joined, out of the face; returns how much of each pixel is nose.
+def cast_skull(shape: Skull, view: View) -> Surface:
+    """Where the rays meet the skull."""
+    u = view.across
+    hit = u * shape.square
+    hit += shape.linear
+    hit *= u
+    hit += shape.constant
+    cover = hit * shape.sharpness
+    cover += 0.5
+    clamp(cover)
+    np.maximum(hit, 0.0, out=hit)
+    np.sqrt(hit, out=hit)
+    hit -= u * shape.middle_u
+    hit -= shape.middle
+    point = view.at(hit)
+    normal = point * shape.squeeze
+    normal[1] -= shape.centre * shape.squeeze[1]
+    return Surface(point, normal, cover, hit)
 
-    All arrays are of the same part of the frame, `face` and `hit` are changed in place.
-    """
+
+def nose_parts(view: View, person: Person) -> tuple[Quadric, Quadric, Quadric]:
+    """Bridge, wings and tip."""
     length, tip, rise = person.nose_length, person.tip_size, person.nose_depth - 1.17
-    parts = (
-        Ellipsoid(
+    return (
+        ellipsoid(
+            view,
             (0.0, 0.42 * length, 0.98 + 0.5 * rise + person.bridge_height),
             (person.bridge_width, 0.68 * length, 0.2),
             lean=rise / (0.75 * length),
         ),
-        Ellipsoid((0.0, length + 0.03, person.nose_depth - 0.27), (person.nose_width, 0.115, 0.2)),
-        Ellipsoid((0.0, length - person.nose_lift, person.nose_depth - tip), (tip * 0.95, tip * 0.85, tip)),
+        ellipsoid(view, (0.0, length + 0.03, person.nose_depth - 0.27), (person.nose_width, 0.115, 0.2)),
+        ellipsoid(view, (0.0, length - person.nose_lift, person.nose_depth - tip), (tip * 0.95, tip * 0.85, tip)),
     )
-    nose = np.zeros_like(hit)
+
+
+def add_nose(parts: tuple[Quadric, ...], view: View, face: Surface) -> None:
+    """Grow a nose out of the face, its parts smoothly joined."""
+    hit = face.hit
     for part, softness in zip(parts, (0.09, 0.07, 0.07), strict=True):
         cover, near = part.cast(view)
-        weight = clamp((near - hit) * np.float32(0.5 / softness) + 0.5)
+        near -= hit
+        weight = near * (0.5 / softness)
+        weight += 0.5
+        clamp(weight)
         weight *= cover
-        blend(hit, near, weight)
-        hit += np.float32(softness) * weight * (1.0 - weight)
-        x, y, z = (view.origin(axis) + hit * view.pose[6 + axis] for axis in range(3))
-        face.lay(part.normal(x, y, z), weight)
+        near *= weight
+        hit += near
+        near = 1.0 - weight
+        near *= weight
+        near *= softness
+        hit += near
+        blend(face.normal, part.normals(hit), weight)
         np.maximum(face.cover, cover, out=face.cover)
-        np.maximum(nose, weight, out=nose)
-    for axis, field in enumerate((face.x, face.y, face.z)):
-        field[...] = view.origin(axis) + hit * view.pose[6 + axis]
-    return nose
+    face.point[...] = view.at(hit)
 
 
-def add_ear(view: View, person: Person, face: Surface, hit: Pixels, side: int) -> Pixels:
-    """Attach an ear (side -1 left of the image, 1 right); returns the shade inside it, 1 where there is none."""
-    size = person.ear_size
-    ear = Ellipsoid(
+def ear(view: View, person: Person, side: int) -> Quadric:
+    """Side -1 is on the left of the image, 1 on the right."""
+    return ellipsoid(
+        view,
         (side * (0.97 * person.width + person.ear_flare), person.ear_y, -0.12),
-        (0.1 + 0.3 * person.ear_flare, size, 0.62 * size),
+        (0.1 + 0.3 * person.ear_flare, person.ear_size, 0.62 * person.ear_size),
         flare=-side * (0.25 + 2.0 * person.ear_flare),
     )
-    cover, near = ear.cast(view)
-    front = clamp((near - hit) * 12.0 + 0.5)
-    weight = cover * np.maximum(front, 1.0 - face.cover)
-    x, y, z = (view.origin(axis) + near * view.pose[6 + axis] for axis in range(3))
-    face.lay(ear.normal(x, y, z), weight)
+
+
+def add_ear(shape: Quadric, person: Person, view: View, face: Surface) -> Pixels:
+    """Attach an ear unless long hair hides it; returns the shade inside it, 1 where there is none."""
+    cover, near = shape.cast(view)
+    cover *= 1.0 - person.hair_long
+    weight = near - face.hit
+    weight *= 12.0
+    weight += 0.5
+    clamp(weight)
+    np.maximum(weight, 1.0 - face.cover, out=weight)
+    weight *= cover
+    blend(face.normal, shape.normals(near), weight)
     np.maximum(face.cover, cover, out=face.cover)
-    inner_y, inner_z = (y - person.ear_y) / (0.62 * size), (z + 0.10) / (0.42 * size)
-    blend(face.z, z, weight)
-    blend(face.y, y, weight)
-    blend(face.x, x, weight)
-    return 1.0 - 0.45 * weight * hill(inner_y * inner_y + inner_z * inner_z)
+    point = view.at(near)
+    inner_y = (point[1] - person.ear_y) * (1.0 / (0.62 * person.ear_size))
+    inner_z = (point[2] + 0.10) * (1.0 / (0.42 * person.ear_size))
+    blend(face.point, point, weight)
+    inner_y *= inner_y
+    inner_z *= inner_z
+    weight *= hill(inner_y + inner_z)
+    weight *= -0.45
+    weight += 1.0
+    return weight
 
 
-def add_neck(view: View, person: Person, face: Surface) -> Pixels:
-    """A neck behind the head; returns its shade (the chin keeps light away), 1 where there is none."""
-    neck = Ellipsoid((0.0, 2.4, -0.35), (0.66 * person.width + 0.4 * person.jaw, 2.2, 0.68), lean=-0.08)
-    cover, near = neck.cast(view)
+def neck(view: View, person: Person) -> Quadric:
+    """The neck, behind the head."""
+    return ellipsoid(view, (0.0, 2.4, -0.35), (0.66 * person.width + 0.4 * person.jaw, 2.2, 0.68), lean=-0.08)
+
+
+def add_neck(shape: Quadric, person: Person, view: View, face: Surface) -> Pixels:
+    """Put the neck behind the head; returns its shade (the chin keeps light away), 1 where there is none."""
+    cover, near = shape.cast(view)
     weight = cover * (1.0 - face.cover)
-    x, y, z = (view.origin(axis) + near * view.pose[6 + axis] for axis in range(3))
-    face.lay(neck.normal(x, y, z), weight)
+    blend(face.normal, shape.normals(near), weight)
     np.maximum(face.cover, cover, out=face.cover)
-    return 1.0 - weight * (0.62 - 0.3 * clamp((y - person.chin) * 1.2))
+    point = view.at(near)
+    blend(face.point, point, weight)
+    weight *= 0.62 - 0.3 * clamp((point[1] - person.chin) * 1.2)
+    return 1.0 - weight

@@ -25,10 +25,7 @@ def colours(*channels: Values) -> Values:
 def between(weight: Values, *palette: tuple[float, float, float]) -> Values:
     """A colour along the Bezier curve of two or three colours, (3, n); weight 0 is the first, 1 the last."""
     rest = 1.0 - weight
-    if len(palette) == 2:
-        weights = [rest, weight]
-    else:
-        weights = [rest * rest, 2.0 * weight * rest, weight * weight]
+    weights = [rest, weight] if len(palette) == 2 else [rest * rest, 2.0 * weight * rest, weight * weight]
     mixed = [sum(w * c[k] for w, c in zip(weights, palette, strict=True)) for k in range(3)]
     return np.stack(mixed)
 
@@ -80,7 +77,7 @@ class Person:
     hair_line: Values  # y where hair begins, above the brow
     hair_recede: Values  # hair line higher at the temples (positive)
     hair_part: Values
-    hair_side: Values  # |x| from where hair covers the side
+    hair_side: Values  # z behind which hair covers the side
     hair_length: Values  # y to which the sides reach
     hair_volume: Values
     hair_long: Values  # 1 with hair behind the neck
@@ -90,6 +87,7 @@ class Person:
     beard_line: Values
     freckles: Values
     age: Values
+    mole: Values  # how dark, 0 without
     mole_x: Values
     mole_y: Values
     mole_size: Values
@@ -164,8 +162,8 @@ def draw_people(seed: int, identity: NDArray[np.int64], domain: Domain) -> Perso
         hair_line=n(-0.98, 0.1) + 0.42 * fringe - 0.5 * bald,
         hair_recede=n(0.05, 0.14) * (1.0 - 0.5 * fringe),
         hair_part=n(0.0, 0.16) + 0.1 * n() * fringe,
-        hair_side=n(0.83, 0.05) - 0.05 * long_hair,
-        hair_length=u(0.0, 0.45) + long_hair * u(0.7, 2.0),
+        hair_side=n(0.22, 0.09) + 0.1 * long_hair,
+        hair_length=u(-0.2, 0.3) + long_hair * u(0.7, 2.0),
         hair_volume=(u(0.06, 0.3) + 0.06 * long_hair) * (1.0 - 0.8 * bald),
         hair_long=long_hair,
         strands=u(0.35, 1.0),
@@ -176,7 +174,8 @@ def draw_people(seed: int, identity: NDArray[np.int64], domain: Domain) -> Perso
         age=age,
         mole_x=u(-0.75, 0.75),
         mole_y=u(0.25, 1.35),
-        mole_size=key.chance(0.6) * u(0.03, 0.06),
+        mole=key.chance(0.6) * u(0.6, 0.9),
+        mole_size=u(0.03, 0.06),
         blush=u(0.0, 1.0),
         skin_shift=u(0.0, 100.0),
         frame_height=n(0.24, 0.035),
@@ -199,9 +198,7 @@ def _colours(key: Draws, melanin: Values, age: Values) -> tuple[Values, Values, 
     tone = between(melanin, (0.80, 0.56, 0.44), (0.45, 0.23, 0.13), (0.13, 0.06, 0.038))
     skin = colours(tone[0] * (1.0 + red), tone[1], tone[2] * (1.0 - yellow))
     rouge = u(0.1, 1.0)
-    lips = colours(
-        skin[0] * (0.86 - 0.08 * rouge), skin[1] * (0.66 - 0.24 * rouge), skin[2] * (0.70 - 0.18 * rouge)
-    )
+    lips = colours(skin[0] * (0.86 - 0.08 * rouge), skin[1] * (0.66 - 0.24 * rouge), skin[2] * (0.70 - 0.18 * rouge))
     fair = np.maximum(1.0 - melanin - 0.25, 0.0) * 1.3
     light = u() * u() * fair
     brown = between(np.minimum(light, 1.0), (0.014, 0.011, 0.010), (0.12, 0.06, 0.03), (0.66, 0.48, 0.26))

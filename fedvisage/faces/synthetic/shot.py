@@ -1,15 +1,17 @@
-"""How a picture is taken: pose, expression, light, what is worn and the camera, a function of (seed, identity, index)."""
+"""How a picture is taken: pose, expression, light, things worn and camera, a function of (seed, identity, index)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedvisage.faces.synthetic.chance import Draws, Values
 from fedvisage.faces.synthetic.domains import Domain
-from fedvisage.faces.synthetic.person import PICTURE, Person, between, colours
+from fedvisage.faces.synthetic.person import PICTURE, Person, between
+
+NO_CLOTH = 9.0  # below every chin
 
 
 def turn(angle: Values) -> tuple[Values, Values]:
@@ -34,10 +36,9 @@ class Shot:
     gaze_x: Values
     gaze_y: Values
     light: Values  # direction towards the key light, camera's axes
-    key: Values  # its colour
-    ambient: Values
-    balance: Values  # gain of each channel of the camera
-    exposure: Values
+    key: Values  # its strength
+    ambient: Values  # strength of the light from everywhere
+    white: Values  # what the camera makes of a white surface in this light
     contrast: Values
     saturation: Values
     backdrop: Values
@@ -72,14 +73,9 @@ def draw_shots(
     glasses = key.chance(people.wears_glasses)
     face_covered = key.chance(0.04)
     light = _light(key, domain)
-    warmth = n(domain.warmth[0], domain.warmth[1])
-    tint = n(0.0, 0.3 * domain.warmth[1])
-    balance = colours(0.62 * (1.0 + 0.5 * warmth), 0.62 * (1.0 + tint), 0.62 * (1.0 - 0.7 * warmth)) / 0.62
-    key_warmth = n(domain.warmth[0], domain.warmth[1])
-    strength = np.maximum(n(*domain.key), 0.3)
-    ambient = np.maximum(n(*domain.ambient), 0.05)
-    sky = n(0.0, 0.08)
-    backdrop = [domain.background * u(0.0, 0.8) * u(0.5, 1.0) for _ in range(6)]
+    saturation = np.maximum(n(1.0, 0.15), 0.0) * domain.saturation
+    gain = _warm(n(*domain.warmth), n(0.0, 0.3 * domain.warmth[1])) * np.maximum(n(*domain.exposure), 0.4)
+    white = pale(gain * _warm(n(*domain.warmth), np.zeros(len(identity))), saturation)
     return Shot(
         pose=_pose(key, domain),
         shift_x=n(0.0, 0.028),
@@ -92,33 +88,56 @@ def draw_shots(
         gaze_x=n(0.0, 0.2),
         gaze_y=n(0.0, 0.08),
         light=light,
-        key=np.stack([strength * (1.0 + 0.45 * key_warmth), strength, strength * (1.0 - 0.6 * key_warmth)]),
-        ambient=np.stack([ambient * (1.0 - sky), ambient, ambient * (1.0 + sky)]),
-        balance=balance,
-        exposure=np.maximum(n(*domain.exposure), 0.4),
+        key=np.maximum(n(*domain.key), 0.3),
+        ambient=np.maximum(n(*domain.ambient), 0.05),
+        white=white,
         contrast=n(1.0, 0.12),
-        saturation=np.maximum(n(1.0, 0.15), 0.0) * domain.saturation,
-        backdrop=np.stack(backdrop[:3]),
-        backdrop_end=np.stack(backdrop[3:]),
+        saturation=saturation,
+        backdrop=pale(gain * _backdrop(key), saturation) * domain.background,
+        backdrop_end=pale(gain * _backdrop(key), saturation) * domain.background,
         backdrop_x=u(-1.0, 1.0),
         backdrop_y=u(-1.0, 1.0),
         hair_change=n(0.0, 1.0),
         cap=key.chance(0.05),
-        cloth_top=np.where(face_covered > 0, np.where(u() < 0.5, 0.42, 1.3), 9.0),
-        cloth=colours(0.05 + 0.6 * u(), 0.05 + 0.6 * u(), 0.05 + 0.7 * u()),
+        cloth_top=np.where(face_covered > 0, np.where(u() < 0.5, 0.42, 1.3), NO_CLOTH),
+        cloth=pale(_backdrop(key), saturation) * white,
         glasses=glasses,
         shades=glasses * np.where(u() < 0.08, 0.93, u(0.0, 0.12)),
         occluder=key.chance(0.05),
         occluder_x=np.where(u() < 0.5, -1.0, 1.0) * u(0.55, 0.95),
         occluder_y=u(-0.6, 0.9),
         occluder_size=u(0.3, 0.55),
-        occluder_colour=between(u(), (0.6, 0.4, 0.3), (0.05, 0.06, 0.12)),
+        occluder_colour=pale(between(u(), (0.6, 0.4, 0.3), (0.05, 0.06, 0.12)), saturation),
         shine=u(0.1, 0.5),
         blur=key.chance(domain.blur) * u(0.2, 1.0),
         noise=domain.noise[0] + domain.noise[1] * u() * u(),
         noise_shift=np.floor(u(0.0, 65536.0)),
         coarseness=key.chance(domain.compressed) * (domain.coarseness[0] + domain.coarseness[1] * u()),
     )
+
+
+def pale(colour: Values, saturation: Values) -> Values:
+    """A colour, (3, n), as a camera of this saturation sees it."""
+    grey = 0.3 * colour[0] + 0.59 * colour[1] + 0.11 * colour[2]
+    return np.asarray(np.maximum(grey + saturation * (colour - grey), 0.0))
+
+
+def photographed(people: Person, shots: Shot) -> Person:
+    """People with the colours that the camera sees in the light of each image."""
+    names = ("skin", "lips", "iris", "hair", "frame")
+    seen = {name: pale(getattr(people, name), shots.saturation) * shots.white for name in names}
+    return replace(people, blush=people.blush * shots.saturation, **seen)
+
+
+def _warm(warmth: Values, tint: Values) -> Values:
+    """The colour of a light (or gain of a camera), (3, n): orange when warm, blue when cold."""
+    return np.stack([1.0 + 0.5 * warmth, 1.0 + tint, np.maximum(1.0 - 0.7 * warmth, 0.1)])
+
+
+def _backdrop(key: Draws) -> Values:
+    """Mostly greyish walls and greenery, (3, n)."""
+    brightness, warmth, green = key.uniform(0.02, 0.62), key.normal(0.05, 0.32), key.normal(0.0, 0.16)
+    return brightness * _warm(warmth, green)
 
 
 def _light(key: Draws, domain: Domain) -> Values:
