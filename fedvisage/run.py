@@ -11,7 +11,7 @@ import os
 import platform
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -98,6 +98,8 @@ def _open(recipe: Recipe, folder: Path, watch: Watch, keep: bool) -> _Run:
     except FedVisageError:
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
+            with suppress(OSError):
+                folder.parent.rmdir()
         raise
 
 

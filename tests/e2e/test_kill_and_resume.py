@@ -1,0 +1,92 @@
+"""A run that is killed again and again ends with the same bits as one that was left alone."""
+
+from __future__ import annotations
+
+import filecmp
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+RUN = """
+import json, os, resource, signal, sys
+import fedvisage as fv
+
+folder, at = sys.argv[1], json.loads(sys.argv[2])
+changes = json.loads(sys.argv[3])
+
+def watch(event):
+    here = [event.kind, event.phase, event.round]
+    if at and here == at["event"] and event.done == at["done"]:
+        if at["how"] == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+
+try:
+    fv.run(fv.load_recipe("smoke", changes), out=folder, resume=os.path.exists(folder), watch=watch)
+except fv.FedVisageError as error:
+    print(error)
+    sys.exit(2)
+"""
+TINY = {
+    "faces.identities": 16,
+    "faces.images_per_identity": 4,
+    "partition.public": 4,
+    "partition.test": 0,
+    "partition.parties": 3,
+    "partition.identities_per_party": 4,
+    "partition.held_out": 0.25,
+    "pretrain.epochs": 1,
+    "federation.rounds": 2,
+    "federation.workers": 1,
+    "federation.evaluate_every": 1,
+    "federation.keep_local": True,
+    "training.optimiser_state": "keep",
+    "compare": [],
+}
+RESULTS = ("model.safetensors", "metrics.jsonl", "partition.json", "start.safetensors", "evaluation.json")
+
+
+def run(folder: Path, at: dict[str, object] | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", RUN, str(folder), json.dumps(at), json.dumps(TINY)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "undisturbed"
+    done = run(folder)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_a_run_killed_at_every_phase_of_a_round_ends_with_the_same_bits(undisturbed: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "killed"
+    points = [("absorbed", "pre-train", 1, 0), ("planned", "join", 0, 0), ("answer", "join", 0, 2)]
+    for phase in ("train", "evaluate"):
+        points += [("planned", phase, 1, 0), ("answer", phase, 1, 2), ("absorbed", phase, 1, 0), ("saved", phase, 1, 0)]
+    points += [("answer", "train", 2, 3), ("absorbed", "evaluate", 2, 0)]
+    for kind, phase, number, done in points:
+        killed = run(folder, {"event": [kind, phase, number], "done": done, "how": "kill"})
+        assert killed.returncode == -signal.SIGKILL, (kind, phase, number, killed.stderr)
+    finished = run(folder)
+    assert finished.returncode == 0, finished.stderr
+    assert [name for name in RESULTS if not filecmp.cmp(undisturbed / name, folder / name, shallow=False)] == []
+    attempts = {json.loads(line).get("attempt") for line in (folder / "ledger.jsonl").read_text().splitlines()}
+    assert len(attempts - {None}) > 5, "what was sent before each kill stays in the ledger"
+
+
+def test_a_full_disk_while_checkpointing_keeps_the_last_good_checkpoint(undisturbed: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "full"
+    full = run(folder, {"event": ["absorbed", "evaluate", 1], "done": 0, "how": "full"})
+    assert full.returncode == 2, full.stderr
+    assert "cannot write" in full.stdout
+    assert "what was there before is kept" in full.stdout
+    assert full.stdout.count("\n") == 1
+    checkpoints = [path.name for path in (folder / "checkpoints").iterdir()]
+    assert sorted(checkpoints) == ["attempt", "last.safetensors"], "no half-written file is left"
+    assert run(folder).returncode == 0
+    assert [name for name in RESULTS if not filecmp.cmp(undisturbed / name, folder / name, shallow=False)] == []
