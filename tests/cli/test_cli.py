@@ -11,10 +11,10 @@ from PIL import Image
 from fedvisage.cli import main
 
 TINY = [
-    "faces.identities=24",
+    "faces.identities=36",
     "faces.images_per_identity=4",
     "partition.public=4",
-    "partition.test=8",
+    "partition.test=20",
     "partition.parties=3",
     "partition.identities_per_party=4",
     "pretrain.epochs=1",
@@ -50,7 +50,7 @@ def test_run_evaluate_and_report_work_together(fedvisage, tmp_path: Path) -> Non
     assert (run / "report.html").stat().st_size > 1000
     assert {"start", "fedavg", "alone"} <= set(out.split())
 
-    code, out, _ = fedvisage("data", "synth", str(faces), "--identities", "10", "--images", "4", "--size", "32")
+    code, out, _ = fedvisage("data", "synth", str(faces), "--identities", "20", "--images", "4", "--size", "32")
     assert code == 0
     arguments = ("--data", str(faces), "--pairs", "20", "--far", "0.1", "--json")
     code, out, _ = fedvisage("evaluate", str(run), *arguments)
@@ -103,7 +103,8 @@ def test_preview_writes_a_picture_with_a_row_per_person(fedvisage, tmp_path: Pat
             "data", "preview", "--out", str(path), "--identities", people, "--images", "3", "--size", "32"
         )
         assert code == 0
-    assert Image.open(large).height > Image.open(small).height
+    with Image.open(large) as more, Image.open(small) as fewer:
+        assert more.height > fewer.height
 
 
 @pytest.mark.parametrize(
