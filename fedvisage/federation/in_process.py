@@ -12,6 +12,7 @@ import os
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext, SpawnContext
 from time import monotonic
@@ -75,7 +76,8 @@ class Workers:
         chunks = deque((start // size, deque(parties[start : start + size])) for start in range(0, len(parties), size))
         shared = _shared_groups(parcels)
         for worker in self._workers:
-            worker.begin(shared, parcels)
+            if not worker.begin(shared, parcels):
+                self._replace(worker)
         while chunks or any(worker.busy for worker in self._workers):
             for worker in self._workers:
                 running = [other.chunk[0] for other in self._workers if other.chunk]
@@ -147,9 +149,14 @@ class _Worker:
     def busy(self) -> bool:
         return self.chunk is not None
 
-    def begin(self, shared: dict[str, Tensors], parcels: Mapping[str, Parcel]) -> None:
+    def begin(self, shared: dict[str, Tensors], parcels: Mapping[str, Parcel]) -> bool:
+        """Whether the worker could be told; it may have died since the last exchange."""
         self._shared, self._parcels = shared, parcels
-        self.resend_shared()
+        try:
+            self.resend_shared()
+        except OSError:
+            return False
+        return self.process.is_alive()
 
     def resend_shared(self) -> None:
         self.pipe.send_bytes(SHARED + encode(Parcel(self._shared)))
@@ -168,7 +175,8 @@ class _Worker:
         parcel = self._parcels[self.party]
         own = [group for group, tensors in parcel.tensors.items() if self._shared.get(group) is not tensors]
         name = self.party.encode()
-        self.pipe.send_bytes(PARTY + len(name).to_bytes(4, "little") + name + encode(parcel, own))
+        with suppress(OSError):  # a worker that died is noticed where its answer is received
+            self.pipe.send_bytes(PARTY + len(name).to_bytes(4, "little") + name + encode(parcel, own))
 
     def receive(self) -> tuple[str, Parcel | Failure | None]:
         try:

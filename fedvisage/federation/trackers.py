@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -29,6 +30,7 @@ class JsonLines:
     def __init__(self, path: Path, keep_bytes: int = 0) -> None:
         self._file = path.open("ab")
         if self._file.tell() < keep_bytes:
+            self._file.close()
             raise FedVisageError(f"{path} is shorter than its checkpoint says; it cannot be continued")
         self._file.truncate(keep_bytes)
         self._file.seek(keep_bytes)
@@ -68,7 +70,7 @@ class TensorBoard:
 
 
 class MLflow:
-    """Scalars as an MLflow run, in `MLFLOW_TRACKING_URI` or else an SQLite file of the run folder."""
+    """Scalars as an MLflow run, in `MLFLOW_TRACKING_URI` or else in the run folder: SQLite, or files without it."""
 
     def __init__(self, folder: Path, name: str) -> None:
         try:
@@ -76,8 +78,8 @@ class MLflow:
         except ImportError:
             raise _not_installed("MLflow") from None
         folder.mkdir(parents=True, exist_ok=True)
-        uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{folder.resolve()}/mlflow.db"
-        self._client = mlflow.MlflowClient(tracking_uri=uri)
+        self.uri = os.environ.get("MLFLOW_TRACKING_URI") or _mlflow_home(folder.resolve())
+        self._client = mlflow.MlflowClient(tracking_uri=self.uri)
         found = self._client.get_experiment_by_name("fedvisage")
         experiment = found.experiment_id if found else self._client.create_experiment("fedvisage")
         self._run = self._client.create_run(experiment, run_name=name).info.run_id
@@ -106,6 +108,14 @@ def extra_trackers(names: Sequence[str], folder: Path, run: str) -> list[Tracker
     if "mlflow" in names:
         made.append(MLflow(folder / "mlflow", run))
     return made
+
+
+def _mlflow_home(folder: Path) -> str:
+    """The small MLflow package comes without SQLAlchemy, and wants to be told that files are meant."""
+    if find_spec("sqlalchemy"):
+        return f"sqlite:///{folder}/mlflow.db"
+    os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+    return f"{folder.as_uri()}/mlruns"
 
 
 def _not_installed(what: str) -> FedVisageError:
