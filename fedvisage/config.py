@@ -193,6 +193,7 @@ def load_recipe(source: str | Path, changes: Mapping[str, Any] | None = None) ->
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise FedVisageError(f"recipe {where} is not valid TOML: {error}") from error
+    table.setdefault("method", dict(Recipe().method))
     for path, value in (changes or {}).items():
         _put(table, path, value)
     return validated(Recipe, table, f"recipe {where}")
@@ -237,7 +238,11 @@ def _read(source: str) -> tuple[str, str]:
     if source in shipped_recipes():
         return (resources.files("fedvisage") / "recipes" / f"{source}.toml").read_text("utf-8"), f"'{source}'"
     path = Path(source)
-    if not path.is_file():
+    try:
+        found = path.is_file()
+    except OSError:
+        found = False
+    if not found:
         hint = nearest(source, shipped_recipes())
         raise FedVisageError(f"no recipe '{source}': neither a file nor a shipped recipe ({hint})")
     try:
@@ -280,4 +285,6 @@ def _literal(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, list):
         return "[" + ", ".join(map(_literal, value)) + "]"
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return repr(value)

@@ -64,7 +64,7 @@ class FileImages:
                 self._offset = file.tell()
         except (OSError, ValueError) as error:
             raise FedVisageError(f"cannot read images from {path}: {error}") from None
-        if len(shape) != 4 or shape[3] != 3 or fortran or dtype != np.uint8:
+        if len(shape) != 4 or min(shape) < 0 or shape[3] != 3 or fortran or dtype != np.uint8:
             raise FedVisageError(f"{path} holds {dtype} of shape {shape}; expected uint8 images (N, H, W, 3)")
         self._count, self._shape = shape[0], shape[1:]
         self._row = int(np.prod(self._shape))

@@ -127,7 +127,8 @@ def make_partition(faces: FaceSet, settings: Settings, streams: Streams) -> Part
     digits = max(2, len(str(settings.parties - 1)))
     for number, count in enumerate(_sizes(settings, left, streams)):
         people = sorted(next(take) for _ in range(count))
-        parties[f"party-{number:0{digits}d}"] = _share(people, images, settings.held_out, streams)
+        own = [(faces.names[person], images[person]) for person in people]
+        parties[f"party-{number:0{digits}d}"] = _share(own, settings.held_out, streams)
     _check(parties)
     return Partition(_gather(images, public), _gather(images, test), parties)
 
@@ -157,12 +158,12 @@ def _sizes(settings: Settings, left: int, streams: Streams) -> list[int]:
     return [each] * count
 
 
-def _share(people: Sequence[int], images: Mapping[int, Indices], held_out: float, streams: Streams) -> Share:
+def _share(people: Sequence[tuple[str, Indices]], held_out: float, streams: Streams) -> Share:
     train: list[int] = []
     kept: list[int] = []
-    for person in people:
-        own = images[person].copy()
-        streams.numpy("held-out", int(person)).shuffle(own)
+    for name, images in people:
+        own = images.copy()
+        streams.numpy("held-out", name).shuffle(own)
         count = min(round(held_out * len(own)), len(own) - 1)
         kept += sorted(own[:count].tolist())
         train += sorted(own[count:].tolist())
