@@ -272,7 +272,7 @@ class _Run:
 
 def environment() -> dict[str, Any]:
     """What results may depend on besides the recipe."""
-    packages = ("fedvisage", "torch", "numpy", "scikit-learn", "pydantic", "safetensors")
+    packages = ("fedvisage", "torch", "numpy", "pillow", "pydantic", "safetensors")
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 
 from fedvisage.core.errors import FedVisageError
@@ -55,6 +56,11 @@ class Weights:
                 shapes = f"{tuple(value.shape)}, the model's is {tuple(own[name].shape)}"
                 raise FedVisageError(f"tensor '{name}' has shape {shapes}")
         copy(own, tensors)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return next(iter(self._everything.values())).device
 
     def all(self) -> Tensors:
         """Everything together: a model of its own."""

@@ -14,7 +14,7 @@ from fedvisage.core.method import Component, Party, PartyFaces
 from fedvisage.core.parcel import UNSTAMPED, Parcel, Stamp, Tensors
 from fedvisage.core.phase import Phase
 from fedvisage.core.randomness import Streams
-from fedvisage.core.weights import Weights
+from fedvisage.core.weights import Weights, snapshot
 from fedvisage.federation.store import StateStore
 
 LOCAL_MODEL = "local_model"
@@ -58,6 +58,8 @@ class Host:
         )
         answer = self.assembly.local(phase, party, parcel)
         _check_declared(phase, answer)
+        if self.weights.device.type != "cpu":
+            answer.tensors = {group: snapshot(tensors) for group, tensors in answer.tensors.items()}
         answer.stamp = parcel.stamp
         answer.statistics = {number: float(value) for number, value in answer.statistics.items()}
         if phase.keeps_state:

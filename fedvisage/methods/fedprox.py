@@ -35,9 +35,12 @@ class FedProx(FedAvg):
 def proximal(anchor: Mapping[str, Tensor], mu: float) -> Correct:
     """A correction that adds the gradient of (mu / 2) * ||theta - anchor||^2."""
 
+    fixed: list[Tensor] = []
+
     def correct(parameters: Mapping[str, Tensor]) -> None:
         pulled = [parameters[name] for name in anchor]
-        fixed = [anchor[name].to(p.device) for name, p in zip(anchor, pulled, strict=True)]
+        if not fixed:
+            fixed.extend(anchor[name].to(p.device) for name, p in zip(anchor, pulled, strict=True))
         gradients = [p.grad for p in pulled if p.grad is not None]
         torch._foreach_add_(gradients, torch._foreach_sub(pulled, fixed), alpha=mu)
 
