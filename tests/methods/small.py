@@ -1,0 +1,155 @@
+"""A federation small enough for hand-written loops: random images, ir-tiny at 32 x 32, the real hosts and loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedvisage.config import Federation as Settings
+from fedvisage.config import Training
+from fedvisage.core.codec import State
+from fedvisage.core.method import WEIGHTINGS, Component, Method
+from fedvisage.core.parcel import BACKBONE, BUFFERS, PUBLIC_EMBEDDINGS, Tensors
+from fedvisage.core.randomness import Streams
+from fedvisage.core.weights import Weights, snapshot
+from fedvisage.faces.faceset import ArrayImages, Faces, FaceSet
+from fedvisage.faces.partition import Partition, Share, party_faces
+from fedvisage.federation import Federation, Host, InProcess, StateStore
+from fedvisage.federation.checkpoint import Book
+from fedvisage.losses import cosface
+from fedvisage.models import Backbone, create_backbone
+from fedvisage.training import batches
+
+SIZE = 32
+WORK = Training(batch_size=4, learning_rate=0.05, weight_decay=1e-3)
+EMBEDDING = 128
+
+
+def faceset(people: int = 5, each: int = 4) -> FaceSet:
+    pixels = np.random.default_rng(3).integers(0, 256, (people * each, SIZE, SIZE, 3), dtype=np.uint8)
+    return FaceSet(ArrayImages(pixels), np.repeat(np.arange(people), each), tuple("abcdefgh"[:people]))
+
+
+FACES = faceset()
+PARTITION = Partition(
+    (), (), {"ann": Share("trainer", tuple(range(3, 8)), (0, 1, 2)), "bob": Share("trainer", tuple(range(8, 20)), ())}
+)
+"""Ann: persons a (one image) and b (four), three of a held out. Bob: persons c, d, e."""
+
+
+def network() -> Backbone:
+    return create_backbone("ir-tiny", image_size=SIZE, generator=torch.Generator().manual_seed(1))
+
+
+@dataclass
+class Ran:
+    """What a federation left."""
+
+    server: State
+    book: Book
+    folder: Path
+    start: State
+
+    def party(self, name: str) -> State:
+        return StateStore(self.folder / "parties").load(name, self.book.generations[name])
+
+
+def federate(
+    folder: Path,
+    method: Method,
+    *,
+    rounds: int = 2,
+    policy: str = "average",
+    others: Sequence[Component] = (),
+    partition: Partition = PARTITION,
+    weighting: str = "samples",
+    keep_local: bool = False,
+) -> Ran:
+    """Run a method in this process."""
+    weights = Weights(network(), policy)  # type: ignore[arg-type]
+    start: State = {
+        BACKBONE: snapshot(weights.backbone),
+        BUFFERS: snapshot(weights.buffers),
+        "batchnorm": snapshot(weights.local),
+        PUBLIC_EMBEDDINGS: {},
+    }
+    weigh = WEIGHTINGS[weighting]()
+    components = (method, weigh, *others)
+
+    def make(worker: int) -> Host:
+        store = StateStore(folder / "parties")
+        faces: Callable[[str], Any] = lambda name: party_faces(FACES, partition, name)  # noqa: E731
+        return Host(components, weights, faces, store, Streams(1, "parties"), start["batchnorm"], keep_local)
+
+    transport = InProcess(make)
+    roles = {name: share.role for name, share in partition.parties.items()}
+    settings = Settings(rounds=rounds, batchnorm=policy, keep_local=keep_local)  # type: ignore[arg-type]
+    federation = Federation(
+        method, weigh, others, roles, transport, settings, folder, Streams(1, "server"), start, EMBEDDING
+    )
+    server, book = federation.run()
+    transport.close()
+    return Ran(server, book, folder, start)
+
+
+def faces_of(name: str, partition: Partition = PARTITION) -> Faces:
+    return party_faces(FACES, partition, name)[1].train
+
+
+def random_head(name: str, classes: int) -> Tensor:
+    """The private class embeddings a party starts with: N(0, 0.01) from its joining stream."""
+    generator = Streams(1, "parties", 0, name).torch("class embeddings")
+    return torch.randn(classes, EMBEDDING, generator=generator) * 0.1
+
+
+def put(model: torch.nn.Module, tensors: Tensors) -> None:
+    with torch.no_grad():
+        everything = dict(model.named_parameters()) | dict(model.named_buffers())
+        for name, value in tensors.items():
+            everything[name].copy_(value)
+
+
+def get(model: torch.nn.Module, names: Sequence[str]) -> Tensors:
+    everything = dict(model.named_parameters()) | dict(model.named_buffers())
+    return {name: everything[name].detach().clone() for name in names}
+
+
+def work_locally(
+    model: Backbone, head: Tensor, faces: Faces, name: str, round: int, offset: int = 0, anchor: float = 0.0
+) -> Tensor:
+    """One party's local work with torch alone; with `anchor` a proximal term by autograd. The head afterwards."""
+    head = head.clone().requires_grad_()
+    parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    fixed = {n: p.detach().clone() for n, p in parameters.items()}
+    optimiser = torch.optim.SGD(
+        [*parameters.values(), head], lr=WORK.learning_rate, momentum=WORK.momentum, weight_decay=WORK.weight_decay
+    )
+    model.train()
+    for batch in batches(faces, WORK, Streams(1, "parties", round, name, "train"), torch.device("cpu")):
+        loss = cosface(model(model.preprocess(batch.images)), head, batch.labels + offset)
+        if anchor:
+            loss = loss + anchor / 2 * sum((p - fixed[n]).square().sum() for n, p in parameters.items())
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    return head.detach()
+
+
+def mean(answers: Sequence[Tensors], weights: Sequence[float]) -> Tensors:
+    """The weighted mean, in double precision."""
+    total = sum(weights)
+    return {
+        name: sum(w / total * a[name].double() for w, a in zip(weights, answers, strict=True)).float()
+        for name in answers[0]
+    }
+
+
+def close(one: Tensors, other: Tensors, tolerance: float = 1e-6) -> bool:
+    assert one.keys() == other.keys()
+    return all(torch.allclose(one[name], other[name], atol=tolerance, rtol=1e-5) for name in one)
