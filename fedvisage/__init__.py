@@ -8,7 +8,7 @@ from fedvisage.core.errors import FedVisageError
 from fedvisage.core.method import METHODS
 from fedvisage.losses import LOSSES
 from fedvisage.models import BACKBONES, load_model
-from fedvisage.run import RunResult, run
+from fedvisage.pipeline import RunResult, run
 
 __version__ = "0.1.0"
 

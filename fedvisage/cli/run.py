@@ -14,7 +14,7 @@ from fedvisage.cli.output import Json, score_rows, show_json, show_table
 from fedvisage.config import load_recipe, parse_change
 from fedvisage.core.errors import FedVisageError
 from fedvisage.federation import Event
-from fedvisage.run import run
+from fedvisage.pipeline import run
 
 Changes = Annotated[list[str] | None, typer.Option("--set", help="Change a value, as section.key=value; repeatable.")]
 RecipeArgument = Annotated[str, typer.Argument(help="A shipped recipe (demo, smoke) or a TOML file.")]

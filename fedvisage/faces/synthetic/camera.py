@@ -203,11 +203,35 @@ def _quantise(plane: Pixels, step: Pixels) -> Pixels:
     return blocks.reshape(8, 8, count, tall, wide).transpose(2, 3, 0, 4, 1).reshape(count, height, width)
 
 
-def to_bytes(shot: Shot, image: Pixels) -> NDArray[np.uint8]:
-    """Values in [0, 1], which are used up, with the image's contrast as bytes, (n, H, W, 3)."""
+def to_bytes(shot: Shot, image: Pixels, size: int) -> NDArray[np.uint8]:
+    """Values in [0, 1], which are used up, with the image's contrast as bytes, (n, size, size, 3)."""
     image *= 255.0 * shot.contrast
     image += 127.5 * (1.0 - shot.contrast) + 0.5
     np.maximum(image, 0.0, out=image)
     np.minimum(image, 255.0, out=image)
-    values = image.astype(np.uint8)
-    return np.stack([values[0], values[1], values[2]], axis=-1)
+    if image.shape[-1] == size:
+        values = image.astype(np.uint8)
+        return np.stack([values[0], values[1], values[2]], axis=-1)
+    rows = _resample(np.ascontiguousarray(image.transpose(2, 1, 3, 0)), size)
+    columns = _resample(np.ascontiguousarray(rows.transpose(2, 1, 0, 3)), size)
+    return np.ascontiguousarray(columns.astype(np.uint8).transpose(1, 2, 0, 3))
+
+
+def _resample(lines: Pixels, size: int) -> Pixels:
+    """Linear interpolation between the entries of the first axis."""
+    before, after, share = _neighbours(len(lines), size)
+    result: Pixels = lines[before]
+    change = lines[after]
+    change -= result
+    change *= share
+    result += change
+    return result
+
+
+@cache
+def _neighbours(count: int, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64], Pixels]:
+    """For each of `size` pixels the two of `count` around it, and how near the second is, (size, 1, 1, 1)."""
+    place = (np.arange(size) + 0.5) * (count / size) - 0.5
+    before = np.minimum(np.maximum(np.floor(place), 0), count - 2).astype(np.int64)
+    share = np.minimum(np.maximum(place - before, 0.0), 1.0)
+    return before, before + 1, share.astype(np.float32)[:, None, None, None]

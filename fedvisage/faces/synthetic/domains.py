@@ -12,7 +12,7 @@ class Domain:
     """Distribution of skin, light and camera. Angles are in radians; colours and light are linear, 1 is white."""
 
     summary: str
-    melanin: tuple[float, float] = (0.42, 0.24)  # of the skin, mean and deviation: 0 very light, 1 very dark
+    melanin: tuple[float, float] = (0.36, 0.25)  # of the skin, mean and deviation: 0 very light, 1 very dark
     yaw: float = 0.36  # deviation of the pose
     pitch: float = 0.16
     side_light: float = 0.75  # deviation of the key light's azimuth

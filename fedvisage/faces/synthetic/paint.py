@@ -49,7 +49,7 @@ def paint_skin(person: Person, shot: Shot, view: View, point: Pixels, normal: Pi
     side = np.abs(x)
     grain = texture(MOTTLE, x * 38.0 + (200.0 + person.skin_shift), y * 38.0 + 200.0)
     marks = np.maximum(grain - 0.7, 0.0)
-    marks *= -0.22 * person.freckles
+    marks *= -0.15 * person.freckles
     marks += 1.0
     cheek_x, cheek_y = side - 0.56, y - 0.5
     cheek_x *= 2.6
@@ -81,7 +81,7 @@ def _paint_beard(person: Person, side: Pixels, y: Pixels, grain: Pixels, colour:
 
 
 def paint_lower_face(person: Person, shot: Shot, view: View, point: Pixels, normal: Pixels, colour: Pixels) -> None:
-    """Folds beside the mouth, mole, nostrils and mouth."""
+    """Folds beside the mouth, mole and nostrils."""
     x, y = point
     side = np.abs(x)
     fold = side - (0.3 - 0.42 * person.nose_length)
@@ -105,7 +105,6 @@ def paint_lower_face(person: Person, shot: Shot, view: View, point: Pixels, norm
     dark *= 0.8
     crease *= 1.0 - np.maximum(spot, dark)
     colour *= crease
-    paint_mouth(person, shot, view, point, normal, colour)
 
 
 def paint_mouth(person: Person, shot: Shot, view: View, point: Pixels, normal: Pixels, colour: Pixels) -> None:

@@ -119,12 +119,12 @@ def draw_people(seed: int, identity: NDArray[np.int64], domain: Domain) -> Perso
     fringe = key.chance(0.14 + 0.16 * (1.0 - man)) * (1.0 - bald)
     bearded = key.chance(0.55 * man)
     return Person(
-        width=n(1.0, 0.05) + 0.02 * man,
-        chin=n(1.60, 0.09) + 0.05 * man,
+        width=n(1.0, 0.055) + 0.02 * man,
+        chin=n(1.60, 0.1) + 0.05 * man,
         crown=n(-1.62, 0.05),
         depth=n(1.17, 0.05),
         taper=n(0.0, 0.035),
-        jaw=n(-0.01, 0.065) + 0.07 * man,
+        jaw=n(-0.01, 0.07) + 0.07 * man,
         chin_width=n(0.06, 0.11) + 0.08 * man,
         chin_depth=n(0.33, 0.06),
         cheeks=n(0.35, 0.2),
@@ -161,7 +161,7 @@ def draw_people(seed: int, identity: NDArray[np.int64], domain: Domain) -> Perso
         ear_y=n(0.28, 0.06),
         hair_line=n(-0.98, 0.1) + 0.42 * fringe - 0.5 * bald,
         hair_recede=n(0.05, 0.14) * (1.0 - 0.5 * fringe),
-        hair_part=n(0.0, 0.16) + 0.1 * n() * fringe,
+        hair_part=n(0.0, 0.2) + 0.1 * n() * fringe,
         hair_side=n(0.22, 0.09) + 0.1 * long_hair,
         hair_length=u(-0.2, 0.3) + long_hair * u(0.7, 2.0),
         hair_volume=(u(0.06, 0.3) + 0.06 * long_hair) * (1.0 - 0.8 * bald),
@@ -200,7 +200,7 @@ def _colours(key: Draws, melanin: Values, age: Values) -> tuple[Values, Values, 
     rouge = u(0.1, 1.0)
     lips = colours(skin[0] * (0.86 - 0.08 * rouge), skin[1] * (0.66 - 0.24 * rouge), skin[2] * (0.70 - 0.18 * rouge))
     fair = np.maximum(1.0 - melanin - 0.25, 0.0) * 1.3
-    light = u() * u() * fair
+    light = u() * fair
     brown = between(np.minimum(light, 1.0), (0.014, 0.011, 0.010), (0.12, 0.06, 0.03), (0.66, 0.48, 0.26))
     ginger = key.chance(0.12 * fair)
     base = brown + ginger * (np.array([[0.30], [0.10], [0.03]]) - brown)

@@ -65,9 +65,9 @@ def rows_of(tree: T, rows: slice) -> T:
     return part
 
 
-def take_pictures(scene: Scene, size: int) -> NDArray[np.uint8]:
-    """Render the images of a scene, (n, size, size, 3)."""
-    shot = scene.shot
+def take_pictures(scene: Scene, final: int) -> NDArray[np.uint8]:
+    """Render the images of a scene and resample them to their final size, (n, final, final, 3)."""
+    shot, size = scene.shot, scene.view.across.shape[-1]
     face = geometry.cast_skull(scene.skull, scene.view)
     colour = _paint(scene, face, size)
     camera.shade(scene.view, shot, face, colour)
@@ -86,7 +86,7 @@ def take_pictures(scene: Scene, size: int) -> NDArray[np.uint8]:
     _on_some(camera.defocus, shot.blur, image)
     camera.add_noise(shot, image)
     _on_some(camera.compress, shot.coarseness, image)
-    return camera.to_bytes(shot, image)
+    return camera.to_bytes(shot, image, final)
 
 
 def _paint(scene: Scene, face: Surface, size: int) -> Pixels:
@@ -94,7 +94,7 @@ def _paint(scene: Scene, face: Surface, size: int) -> Pixels:
     person, shot, view = scene.person, scene.shot, scene.view
     colour = np.empty(face.point.shape, np.float32)
     colour[...] = person.skin
-    part = window(size, 0.36, 0.80, 0.22, 0.78)
+    part = window(size, 0.37, 0.80, 0.24, 0.76)
     piece = face.crop(part)
     geometry.add_nose(tuple(shape.crop(part) for shape in scene.nose), view.crop(part), piece)
     face.paste(part, piece)
@@ -110,6 +110,7 @@ def _paint(scene: Scene, face: Surface, size: int) -> Pixels:
     for painter, part in (
         (paint.paint_skin, window(size, 0.2, 1.0, 0.1, 0.9)),
         (paint.paint_lower_face, window(size, 0.56, 0.98, 0.18, 0.82)),
+        (paint.paint_mouth, window(size, 0.64, 0.96, 0.24, 0.76)),
         (paint.paint_eyes, window(size, 0.28, 0.58, 0.14, 0.86)),
     ):
         normal, tint = cut(face.normal[:2], part), cut(colour, part)
