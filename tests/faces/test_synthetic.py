@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -8,8 +10,10 @@ from numpy.typing import NDArray
 
 from fedvisage.core.errors import FedVisageError
 from fedvisage.faces.synthetic import DEFAULT_DOMAIN, DOMAINS, SyntheticFaces, render
-from fedvisage.faces.synthetic.camera import COSINES, compress
+from fedvisage.faces.synthetic.camera import COSINES, compress, to_bytes
 from fedvisage.faces.synthetic.chance import Draws
+from fedvisage.faces.synthetic.person import draw_people
+from fedvisage.faces.synthetic.shot import draw_shots
 
 
 def people(*identities: int) -> NDArray[np.int64]:
@@ -27,14 +31,16 @@ def test_images_are_rgb_bytes_of_the_asked_size() -> None:
     assert render(1, people(), people(), 40).shape == (0, 40, 40, 3)
 
 
-def test_an_image_has_the_same_bits_alone_in_a_batch_and_in_any_order() -> None:
-    # 600 images pass the batch of 256; among them are some with glasses, caps, masks, occluders, blur and compression
-    identity, index = grid(60, 10)
-    together = render(5, identity, index, 32)
+@pytest.mark.parametrize(("size", "number"), [(32, 60), (90, 16)])
+def test_an_image_has_the_same_bits_alone_in_a_batch_and_in_any_order(size: int, number: int) -> None:
+    # 600 images fill several batches; some have glasses, caps, masks, occluders, blur and compression, others not.
+    # Up to 64 pixels images are rendered at their size, above they are resampled.
+    identity, index = grid(number, 10)
+    together = render(5, identity, index, size)
     order = np.random.default_rng(0).permutation(len(identity))
-    assert np.array_equal(render(5, identity[order], index[order], 32), together[order])
-    for place in order[:60]:
-        alone = render(5, identity[place : place + 1], index[place : place + 1], 32)
+    assert np.array_equal(render(5, identity[order], index[order], size), together[order])
+    for place in order[:number]:
+        alone = render(5, identity[place : place + 1], index[place : place + 1], size)
         assert np.array_equal(alone[0], together[place]), place
 
 
@@ -148,3 +154,12 @@ def test_compression_is_a_quantised_cosine_transform() -> None:
     grey = np.tensordot([0.3, 0.59, 0.11], image, 1)
     assert np.allclose(np.tensordot([0.3, 0.59, 0.11], fine, 1), grey, atol=1e-3)  # only colour lost resolution
     assert np.abs(np.tensordot([0.3, 0.59, 0.11], coarse, 1) - grey).mean() > 0.05
+
+
+def test_enlarging_interpolates_linearly() -> None:
+    shot = draw_shots(0, people(0), people(0), draw_people(0, people(0), DOMAINS["daylight"]), DOMAINS["daylight"])
+    shot = replace(shot, contrast=np.ones((1, 1, 1), np.float32))
+    ramp = np.broadcast_to(np.linspace(0, 1, 60, dtype=np.float32), (3, 1, 60, 60)).copy()
+    larger = to_bytes(shot, ramp, 80)
+    expected = np.clip((np.arange(80) + 0.5) * 60 / 80 - 0.5, 0, 59) / 59 * 255
+    assert np.abs(larger[0, :, :, 1] - expected).max() <= 0.51

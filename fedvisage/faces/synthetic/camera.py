@@ -127,7 +127,7 @@ def compress(coarseness: Pixels, image: Pixels) -> None:
     grey += 0.3 * red
     grey += 0.11 * blue
     light = _quantise(grey, coarseness)
-    red, blue = (_coarse(plane - grey, coarseness) for plane in (red, blue))
+    red, blue = (_coarse(plane - grey, 0.5 * coarseness) for plane in (red, blue))
     green = light - (red * np.float32(0.3 / 0.59) + blue * np.float32(0.11 / 0.59))
     red += light
     blue += light

@@ -73,6 +73,7 @@ def _paint_beard(person: Person, side: Pixels, y: Pixels, grain: Pixels, colour:
     edge = y - (0.55 + person.beard_line)
     edge += side * (0.42 - 0.42 * side)
     edge -= 0.55 * np.maximum(side - 0.55, 0.0)
+    np.minimum(edge, person.chin + 0.2 - y, out=edge)
     edge *= 4.0
     clamp(edge)
     edge *= grain
