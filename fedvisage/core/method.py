@@ -104,7 +104,7 @@ class Party:
         return value
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Joined:
     """What a party said when it joined; fixed from then on."""
 

@@ -25,8 +25,6 @@ class StateStore:
 
     def __init__(self, folder: Path, durable: bool = False) -> None:
         self.folder, self.durable = folder, durable
-        self._kept: dict[str, set[str]] = {}
-        """What this process wrote last; another worker may have served a party since."""
 
     def load(self, party: str, generation: str) -> State:
         """The state of a generation; empty before the first."""
@@ -36,21 +34,22 @@ class StateStore:
         """Write a new generation beside `base`, the one it grew from; any other is forgotten."""
         generation = str(stamp)
         path = self._path(party, generation)
-        kept = self._kept.get(party, set())
-        if base not in kept:
-            kept = self._find(party)
+        kept = self._find(party)
         save_state(path, state, self.durable)
         for old in kept - {generation, base}:
             with suppress(FileNotFoundError):
                 os.unlink(self._path(party, old))
-        self._kept[party] = {generation, base} - {""}
         return generation
 
     def _find(self, party: str) -> set[str]:
         """Generations on disk; makes the party's folder where there is none."""
-        folder = self.folder / party
-        folder.mkdir(parents=True, exist_ok=True)
-        names = (name.removesuffix(".safetensors") for name in os.listdir(folder))
+        folder = f"{self.folder}/{party}"
+        try:
+            found = os.listdir(folder)
+        except FileNotFoundError:
+            os.makedirs(folder, exist_ok=True)
+            return set()
+        names = (name.removesuffix(".safetensors") for name in found)
         return {name for name in names if _GENERATION.fullmatch(name)}
 
     def _path(self, party: str, generation: str) -> str:
