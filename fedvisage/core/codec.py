@@ -86,23 +86,24 @@ def unpack(buffer: bytearray | memoryview) -> tuple[dict[str, Tensor], dict[str,
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
         raise ValueError("metadata is not a table of strings")
     data = view[8 + length :]
-    return {name: _view(name, entry, data) for name, entry in header.items()}, metadata
+    whole = torch.frombuffer(data, dtype=torch.uint8) if len(data) else torch.empty(0, dtype=torch.uint8)
+    return {name: _view(name, entry, whole) for name, entry in header.items()}, metadata
 
 
-def _view(name: str, entry: Any, data: memoryview) -> Tensor:
+def _view(name: str, entry: Any, whole: Tensor) -> Tensor:
     try:
         dtype, shape, (first, last) = DTYPES[entry["dtype"]], entry["shape"], entry["data_offsets"]
         sizes = [*shape, first, last]
         sound = len(shape) <= MOST_DIMENSIONS and all(type(size) is int and 0 <= size < LARGEST_SIZE for size in sizes)
     except (TypeError, KeyError, ValueError) as error:
         raise ValueError(f"entry of tensor '{name}' is malformed") from error
-    if not sound or last > len(data) or last - first != math.prod(shape) * dtype.itemsize:
+    if not sound or last > len(whole) or last - first != math.prod(shape) * dtype.itemsize:
         raise ValueError(f"tensor '{name}' does not fit the bytes that hold it")
     try:
         if first == last:
             return torch.empty(shape, dtype=dtype)
-        raw = torch.frombuffer(data[first:last], dtype=torch.uint8)
-        if raw.data_ptr() % dtype.itemsize:
+        raw = whole[first:last]
+        if first % dtype.itemsize or raw.data_ptr() % dtype.itemsize:
             raw = raw.clone()
         return raw.view(dtype).reshape(shape)
     except RuntimeError as error:

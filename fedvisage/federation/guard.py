@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedvisage.core.flat import Layout, columns, layout
+from fedvisage.core.flat import Layout, columns, is_flat, layout, pack_flat
 from fedvisage.core.method import Joined
 from fedvisage.core.parcel import BACKBONE, Parcel, Stamp, Tensors, layout_bytes
 from fedvisage.core.phase import Phase
@@ -50,6 +50,7 @@ class Guard:
     def __post_init__(self) -> None:
         self._answered: set[str] = set()
         self._bytes: dict[int, tuple[Layout, int]] = {}
+        self._starts: dict[int, tuple[Tensors, Tensors]] = {}
 
     def check(self, party: str, answer: Parcel, expected: Mapping[str, Layout], sent: Parcel) -> float:
         """The norm of the backbone's update (0 where none travels); `Refused` if the answer must not count."""
@@ -115,11 +116,18 @@ class Guard:
         """Norm of `tensors` minus `reference`, in blocks that fit the cache; not finite if any value is not."""
         with np.errstate(over="ignore", invalid="ignore"):
             if reference:
-                values, starts = columns(tensors, reference)
+                values, starts = columns(_in_order(tensors, reference), self._start(reference))
                 square = sum(self._square(value, start) for value, start in zip(values, starts, strict=True))
             else:
                 square = sum(self._square(value, None) for value in columns(tensors)[0])
         return math.sqrt(square) if square >= 0 else math.nan
+
+    def _start(self, reference: Tensors) -> Tensors:
+        """What went down, side by side; most parties share one, so it is laid out once."""
+        known = self._starts.get(id(reference))
+        if known is None or known[0] is not reference:
+            known = self._starts[id(reference)] = (reference, _in_order(reference, reference))
+        return known[1]
 
     def _square(self, flat: Tensor, reference: Tensor | None) -> float:
         """Squared norm of one flat tensor minus its reference."""
@@ -135,6 +143,13 @@ class Guard:
             change = np.subtract(block, starts[begin : begin + BLOCK], out=scratch[: len(block)])
             square += float(np.dot(change, change))
         return square
+
+
+def _in_order(tensors: Tensors, order: Tensors) -> Tensors:
+    """Tensors side by side in this order: a sum's last bits must not depend on how its numbers lay in memory."""
+    if is_flat(tensors) and list(tensors) == list(order):
+        return tensors
+    return pack_flat({name: tensors[name] for name in order})
 
 
 def bound(fixed: float | None, multiple: float | None, accepted: Sequence[float]) -> float | None:
