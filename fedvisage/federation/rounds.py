@@ -173,24 +173,8 @@ class Federation:
         book: Book,
         ledger: Ledger,
     ) -> Aggregator:
-        phase, limits = step.phase, self.settings.guard
-        guard = Guard(
-            phase,
-            stamp,
-            frozenset(parcels),
-            book.joined,
-            bound(limits.norm_bound, limits.norm_multiple, book.norms) if phase.trains else None,
-            limits.max_samples,
-        )
-        aggregator = Aggregator(
-            phase,
-            sorted(parcels),
-            self.settings.aggregation,
-            self.settings.trim,
-            self.settings.clip,
-            self.weighting.individual if phase.trains else frozenset(),
-            self.folder / "spill",
-        )
+        phase = step.phase
+        guard, aggregator = self._desk(phase, stamp, parcels, book)
         norms: list[float] = []
         waiting, late = set(parcels), dict[str, str]()
         for party, answer in self._answers(parcels):
@@ -232,6 +216,28 @@ class Federation:
         if phase.trains and BACKBONE in phase.up and norms:
             book.norms.append(median(norms))
         return aggregator
+
+    def _desk(self, phase: Phase, stamp: Stamp, parcels: Mapping[str, Parcel], book: Book) -> tuple[Guard, Aggregator]:
+        """Who checks the answers of an exchange, and who counts them."""
+        limits = self.settings.guard
+        guard = Guard(
+            phase,
+            stamp,
+            frozenset(parcels),
+            book.joined,
+            bound(limits.norm_bound, limits.norm_multiple, book.norms) if phase.trains else None,
+            limits.max_samples,
+        )
+        aggregator = Aggregator(
+            phase,
+            sorted(parcels),
+            self.settings.aggregation,
+            self.settings.trim,
+            self.settings.clip,
+            self.weighting.individual if phase.trains else frozenset(),
+            self.folder / "spill",
+        )
+        return guard, aggregator
 
     def _answers(self, parcels: Mapping[str, Parcel]) -> Iterator[tuple[str, Parcel | Failure]]:
         return self.transport.exchange(parcels) if parcels else iter(())
