@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import multiprocessing
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -42,6 +44,16 @@ def test_an_image_has_the_same_bits_alone_in_a_batch_and_in_any_order(size: int,
     for place in order[:number]:
         alone = render(5, identity[place : place + 1], index[place : place + 1], size)
         assert np.array_equal(alone[0], together[place]), place
+
+
+def test_a_forked_process_can_render_too() -> None:
+    identity, index = grid(20, 2)
+    here = render(6, identity, index, 16)  # 40 images: two batches, so the pool of threads has been started
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # forking a process with threads, which is the point
+        with multiprocessing.get_context("fork").Pool(1) as pool:
+            there = pool.apply_async(render, (6, identity, index, 16)).get(timeout=30)
+    assert np.array_equal(here, there)
 
 
 @settings(max_examples=20, deadline=None)

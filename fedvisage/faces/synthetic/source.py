@@ -94,11 +94,14 @@ def _keep_memory() -> None:
 
 
 def _threads() -> int:
-    return min(8, os.cpu_count() or 1)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(8, cores)
 
 
 @cache
 def _pool() -> ThreadPoolExecutor:
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_pool.cache_clear)  # threads do not survive a fork
     return ThreadPoolExecutor(_threads(), thread_name_prefix="synthetic-faces")
 
 
