@@ -82,6 +82,12 @@ def test_tensors_side_by_side_in_one_buffer_are_found() -> None:
     assert not isinstance(neighbours({"a": vector[:2], "b": "text"}), Flat)
 
 
+def test_a_group_from_the_wire_is_one_vector_again() -> None:
+    sent = pack_flat({"a": torch.ones(3), "b": torch.zeros(2, 2)})
+    back = decode(bytearray(encode(Parcel({"g": sent, "h": {"n": torch.ones(2)}}, {"loss": 1.0}))))
+    assert is_flat(back["g"])
+
+
 @given(shapes)
 def test_a_group_from_the_wire_has_the_values_that_were_sent(sizes: dict[str, list[int]]) -> None:
     group = numbered({name: shape for name, shape in sizes.items() if name != "$"})

@@ -191,6 +191,20 @@ def test_the_norm_equals_a_dense_computation_for_any_sizes(sizes: list[int], fla
     assert norm == pytest.approx(dense(after, start), rel=1e-4, abs=1e-9)
 
 
+def test_the_norm_has_the_same_bits_however_the_tensors_lie_in_memory() -> None:
+    generator = torch.Generator().manual_seed(5)
+    start = {str(i): torch.randn(size, generator=generator) for i, size in enumerate([7, 1000, 33, 5000])}
+    after = {name: value + torch.randn(value.shape, generator=generator) for name, value in start.items()}
+    turned = dict(reversed(list(after.items())))
+    norms = set()
+    for answer in (after, pack_flat(after), turned, pack_flat(turned)):
+        for down in (start, pack_flat(start)):
+            by = Guard(PHASE, STAMP, frozenset({"ann"}), {}, None, 1000)
+            parcel = Parcel({BACKBONE: answer}, {"samples": 1.0, "loss": 1.0}, STAMP)
+            norms.add(by.check("ann", parcel, {BACKBONE: layout(start)}, Parcel({BACKBONE: down})))
+    assert len(norms) == 1
+
+
 @pytest.mark.parametrize("place", [0, BLOCK, 2 * BLOCK + 5])
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 def test_one_bad_value_is_found_anywhere_in_a_large_tensor(place: int, value: float) -> None:
