@@ -33,6 +33,7 @@ DTYPES = {
     "BOOL": torch.bool,
 }
 CODES = {dtype: code for code, dtype in DTYPES.items()}
+SMALL = 1 << 16
 HEADER_LIMIT = 100_000_000
 LARGEST_SIZE = 2**48
 MOST_DIMENSIONS = 64
@@ -167,24 +168,27 @@ def write_atomically(path: Path | str, pieces: Iterable[bytes | memoryview], dur
     folder, name = os.path.split(path)
     temporary = os.path.join(folder, f".{name}.{os.getpid()}.{threading.get_ident()}")
     try:
-        file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
-        try:
-            for piece in pieces:
-                view = memoryview(piece)
-                while len(view):
-                    view = view[os.write(file, view) :]
-            if durable:
-                os.fsync(file)
-        finally:
-            os.close(file)
+        _write(temporary, pieces, durable)
         os.replace(temporary, path)
     except BaseException as error:
         Path(temporary).unlink(missing_ok=True)
         if not isinstance(error, OSError):
             raise
-        raise FedVisageError(
-            f"cannot write {path}: {error.strerror or error}; what was there before is kept"
-        ) from error
+        reason = error.strerror or error
+        raise FedVisageError(f"cannot write {path}: {reason}; what was there before is kept") from error
+
+
+def _write(path: str, pieces: Iterable[bytes | memoryview], durable: bool) -> None:
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    try:
+        for piece in pieces:
+            view = memoryview(piece)
+            while len(view):
+                view = view[os.write(file, view) :]
+        if durable:
+            os.fsync(file)
+    finally:
+        os.close(file)
 
 
 def save_state(path: Path | str, state: State, durable: bool = True) -> None:
@@ -193,12 +197,25 @@ def save_state(path: Path | str, state: State, durable: bool = True) -> None:
     write_atomically(path, pack(tensors, {"state": json.dumps(rest)}), durable)
 
 
+def save_new_state(path: str, state: State, durable: bool) -> None:
+    """Write a state under a name that nobody looks for until this has returned: no rename is needed."""
+    tensors, rest = flatten(state)
+    pieces = pack(tensors, {"state": json.dumps(rest)})
+    try:
+        _write(path, [b"".join(pieces)] if sum(map(len, pieces)) < SMALL else pieces, durable)
+    except OSError as error:
+        Path(path).unlink(missing_ok=True)
+        raise FedVisageError(f"cannot write {path}: {error.strerror or error}") from error
+
+
 def load_state(path: Path | str) -> State:
     """Read a state written by `save_state`."""
     try:
         with open(path, "rb", buffering=0) as file:
             buffer = bytearray(os.fstat(file.fileno()).st_size)
-            file.readinto(buffer)
+            view = memoryview(buffer)
+            while len(view) and (count := file.readinto(view)):
+                view = view[count:]
     except OSError as error:
         raise FedVisageError(f"cannot read {path}: {error.strerror}") from error
     try:

@@ -12,7 +12,7 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
-from fedvisage.core.codec import State, load_state, save_state
+from fedvisage.core.codec import State, load_state, save_new_state
 from fedvisage.core.errors import FedVisageError
 from fedvisage.core.parcel import Stamp
 
@@ -35,7 +35,7 @@ class StateStore:
         generation = str(stamp)
         path = self._path(party, generation)
         kept = self._find(party)
-        save_state(path, state, self.durable)
+        save_new_state(path, state, self.durable)
         for old in kept - {generation, base}:
             with suppress(FileNotFoundError):
                 os.unlink(self._path(party, old))
