@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import multiprocessing
 import warnings
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,10 +11,8 @@ from numpy.typing import NDArray
 
 from fedvisage.core.errors import FedVisageError
 from fedvisage.faces.synthetic import DEFAULT_DOMAIN, DOMAINS, SyntheticFaces, render
-from fedvisage.faces.synthetic.camera import COSINES, compress, to_bytes
+from fedvisage.faces.synthetic.camera import COSINES, compress, enlarge
 from fedvisage.faces.synthetic.chance import Draws
-from fedvisage.faces.synthetic.person import draw_people
-from fedvisage.faces.synthetic.shot import draw_shots
 
 
 def people(*identities: int) -> NDArray[np.int64]:
@@ -169,9 +166,12 @@ def test_compression_is_a_quantised_cosine_transform() -> None:
 
 
 def test_enlarging_interpolates_linearly() -> None:
-    shot = draw_shots(0, people(0), people(0), draw_people(0, people(0), DOMAINS["daylight"]), DOMAINS["daylight"])
-    shot = replace(shot, contrast=np.ones((1, 1, 1), np.float32))
-    ramp = np.broadcast_to(np.linspace(0, 1, 60, dtype=np.float32), (3, 1, 60, 60)).copy()
-    larger = to_bytes(shot, ramp, 80)
-    expected = np.clip((np.arange(80) + 0.5) * 60 / 80 - 0.5, 0, 59) / 59 * 255
-    assert np.abs(larger[0, :, :, 1] - expected).max() <= 0.51
+    ramp = np.linspace(0, 240, 61).astype(np.uint8)  # steps of 4
+    planes = np.zeros((3, 2, 61, 61), np.uint8)
+    planes[0], planes[1] = ramp, ramp[:, None]
+    larger = enlarge(planes, 80)
+    expected = np.clip((np.arange(80) + 0.5) * 61 / 80 - 0.5, 0, 60) * 4
+    assert larger.shape == (2, 80, 80, 3)
+    assert np.abs(larger[..., 0] - expected).max() <= 0.52  # rounding, and shares of 128ths
+    assert np.abs(larger[..., 1] - expected[:, None]).max() <= 0.52
+    assert (larger[..., 2] == 0).all()

@@ -203,35 +203,42 @@ def _quantise(plane: Pixels, step: Pixels) -> Pixels:
     return blocks.reshape(8, 8, count, tall, wide).transpose(2, 3, 0, 4, 1).reshape(count, height, width)
 
 
-def to_bytes(shot: Shot, image: Pixels, size: int) -> NDArray[np.uint8]:
-    """Values in [0, 1], which are used up, with the image's contrast as bytes, (n, size, size, 3)."""
+def to_bytes(shot: Shot, image: Pixels) -> NDArray[np.uint8]:
+    """Values in [0, 1], which are used up, with the image's contrast as bytes, (3, n, H, W)."""
     image *= 255.0 * shot.contrast
     image += 127.5 * (1.0 - shot.contrast) + 0.5
     np.maximum(image, 0.0, out=image)
     np.minimum(image, 255.0, out=image)
-    if image.shape[-1] == size:
-        values = image.astype(np.uint8)
-        return np.stack([values[0], values[1], values[2]], axis=-1)
-    rows = _resample(np.ascontiguousarray(image.transpose(2, 1, 3, 0)), size)
-    columns = _resample(np.ascontiguousarray(rows.transpose(2, 1, 0, 3)), size)
-    return np.ascontiguousarray(columns.astype(np.uint8).transpose(1, 2, 0, 3))
+    return image.astype(np.uint8)
 
 
-def _resample(lines: Pixels, size: int) -> Pixels:
-    """Linear interpolation between the entries of the first axis."""
-    before, after, share = _neighbours(len(lines), size)
-    result: Pixels = lines[before]
-    change = lines[after]
-    change -= result
+def enlarge(planes: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
+    """Linear interpolation of (3, n, H, W) to (n, size, size, 3); pixels move about as whole 32-bit words."""
+    red, green, blue = planes
+    words = np.stack([red, green, blue, blue], axis=-1).view(np.uint32)[..., 0]
+    rows = _resample(words.transpose(1, 0, 2), size)
+    columns = _resample(np.ascontiguousarray(rows.transpose(2, 1, 0)), size)
+    pixels = np.ascontiguousarray(columns.transpose(1, 2, 0))
+    return np.ascontiguousarray(pixels.view(np.uint8).reshape(*pixels.shape, 4)[..., :3])
+
+
+def _resample(lines: NDArray[np.uint32], size: int) -> NDArray[np.uint32]:
+    """`size` lines interpolated between the given ones, which lie along the first axis, byte by byte."""
+    first, share = _neighbours(len(lines), size)
+    low, high = (np.ascontiguousarray(lines[place]).view(np.uint8) for place in (first, first + 1))
+    change = high.astype(np.int16)
+    change -= low
     change *= share
-    result += change
-    return result
+    change += 64
+    change >>= 7
+    change += low
+    return change.astype(np.uint8).view(np.uint32)
 
 
 @cache
-def _neighbours(count: int, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64], Pixels]:
-    """For each of `size` pixels the two of `count` around it, and how near the second is, (size, 1, 1, 1)."""
+def _neighbours(count: int, size: int) -> tuple[NDArray[np.int64], NDArray[np.int16]]:
+    """For each of `size` lines the first of the two of `count` around it, and how near the second is, of 128."""
     place = (np.arange(size) + 0.5) * (count / size) - 0.5
-    before = np.minimum(np.maximum(np.floor(place), 0), count - 2).astype(np.int64)
-    share = np.minimum(np.maximum(place - before, 0.0), 1.0)
-    return before, before + 1, share.astype(np.float32)[:, None, None, None]
+    first = np.minimum(np.maximum(np.floor(place), 0), count - 2).astype(np.int64)
+    share = np.minimum(np.maximum(np.rint((place - first) * 128), 0), 128)
+    return first, share.astype(np.int16)[:, None, None]

@@ -86,7 +86,8 @@ def take_pictures(scene: Scene, final: int) -> NDArray[np.uint8]:
     _on_some(camera.defocus, shot.blur, image)
     camera.add_noise(shot, image)
     _on_some(camera.compress, shot.coarseness, image)
-    return camera.to_bytes(shot, image, final)
+    planes = camera.to_bytes(shot, image)
+    return np.stack(list(planes), axis=-1) if size == final else camera.enlarge(planes, final)
 
 
 def _paint(scene: Scene, face: Surface, size: int) -> Pixels:
