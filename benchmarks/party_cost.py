@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from statistics import median
 
 import torch
@@ -11,7 +12,7 @@ from benchmarks.common import Clock, Row, federation, make_model, seconds
 from fedvisage.build import Parts
 from fedvisage.config import Recipe
 from fedvisage.core.method import Party
-from fedvisage.core.parcel import Parcel
+from fedvisage.core.parcel import BACKBONE, BUFFERS, Parcel
 from fedvisage.methods.fedavg import FedPE
 from fedvisage.methods.weightings import BySamples
 from fedvisage.models import Backbone
@@ -27,6 +28,18 @@ class NoWork(FedPE):
         return embeddings, Fit(0.0, 1, 0)
 
 
+class NoWorkNoState(NoWork):
+    """The same without class embeddings: nothing is kept at the party."""
+
+    def join(self, party: Party, parcel: Parcel) -> Parcel:
+        return Parcel(statistics={"samples": 2.0, "classes": 1.0})
+
+    def train(self, party: Party, parcel: Parcel) -> Parcel:
+        party.load(parcel)
+        groups = {BACKBONE: party.weights.backbone, BUFFERS: party.weights.buffers}
+        return Parcel(groups, {"samples": 2.0, "loss": 0.0})
+
+
 SIZES = {
     "1M": {"backbone": {"name": "ir-tiny", "embedding_size": 384}, "size": 64, "parties": 64, "rounds": 15},
     "24M": {"backbone": {"name": "ir-18"}, "size": 112, "parties": 16, "rounds": 7},
@@ -34,10 +47,12 @@ SIZES = {
 
 
 def measure(full: bool) -> list[Row]:
-    return [_measure(label, **values) for label, values in SIZES.items()]  # type: ignore[arg-type]
+    rows = [_measure(NoWorkNoState(), label, **values) for label, values in SIZES.items()]  # type: ignore[arg-type]
+    kept = _measure(NoWork(), "1M", **SIZES["1M"])  # type: ignore[arg-type]
+    return [*rows, replace(kept, name=f"{kept.name}, private state kept on disk", limit="-")]
 
 
-def _measure(label: str, backbone: dict[str, object], size: int, parties: int, rounds: int) -> Row:
+def _measure(method: FedPE, label: str, backbone: dict[str, object], size: int, parties: int, rounds: int) -> Row:
     recipe = Recipe.model_validate(
         {
             "faces": {"identities": parties, "images_per_identity": 2, "size": size},
@@ -55,7 +70,7 @@ def _measure(label: str, backbone: dict[str, object], size: int, parties: int, r
         if event.kind == "absorbed" and event.phase == "train":  # type: ignore[attr-defined]
             bare.append(seconds(lambda: copy_and_sum(model, parties)))
 
-    with federation(recipe, Parts(NoWork(), BySamples(), ()), both) as run:
+    with federation(recipe, Parts(method, BySamples(), ()), both) as run:
         run.run()
     ours, reference = clock.rounds[1:], bare[1:]
     ratio = median(a / b for a, b in zip(ours, reference, strict=True))

@@ -254,7 +254,9 @@ class _Run:
             self.weights.load(tensors)
             _reset_counters(self.model)
             paths[party] = folder / "parties" / party / "model.safetensors"
+            paths[party].parent.mkdir(parents=True, exist_ok=True)
             save_model(paths[party], self.model, {"recipe": self.recipe.name, "party": party})
+        store.close()
         return paths
 
     def _score_parties(self, models: Mapping[str, Path], test: TestSet) -> Score:

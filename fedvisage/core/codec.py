@@ -33,7 +33,6 @@ DTYPES = {
     "BOOL": torch.bool,
 }
 CODES = {dtype: code for code, dtype in DTYPES.items()}
-SMALL = 1 << 16
 HEADER_LIMIT = 100_000_000
 LARGEST_SIZE = 2**48
 MOST_DIMENSIONS = 64
@@ -178,7 +177,7 @@ def write_atomically(path: Path | str, pieces: Iterable[bytes | memoryview], dur
         raise FedVisageError(f"cannot write {path}: {reason}; what was there before is kept") from error
 
 
-def _write(path: str, pieces: Iterable[bytes | memoryview], durable: bool) -> None:
+def _write(path: Path | str, pieces: Iterable[bytes | memoryview], durable: bool) -> None:
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
     try:
         for piece in pieces:
@@ -191,21 +190,46 @@ def _write(path: str, pieces: Iterable[bytes | memoryview], durable: bool) -> No
         os.close(file)
 
 
+def state_size(state: State) -> int:
+    """Bytes of a state's tensors."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in flatten(state)[0].values())
+
+
+def state_pieces(state: State) -> list[bytes | memoryview]:
+    """A state as the pieces of one safetensors file."""
+    tensors, rest = flatten(state)
+    return pack(tensors, {"state": json.dumps(rest)})
+
+
+def state_bytes(state: State) -> bytes:
+    """A state as bytes that `read_state` understands."""
+    return b"".join(state_pieces(state))
+
+
 def save_state(path: Path | str, state: State, durable: bool = True) -> None:
     """Write a state as one safetensors file, atomically."""
-    tensors, rest = flatten(state)
-    write_atomically(path, pack(tensors, {"state": json.dumps(rest)}), durable)
+    write_atomically(path, state_pieces(state), durable)
 
 
-def save_new_state(path: str, state: State, durable: bool) -> None:
+def save_new_state(path: Path | str, state: State, durable: bool) -> None:
     """Write a state under a name that nobody looks for until this has returned: no rename is needed."""
-    tensors, rest = flatten(state)
-    pieces = pack(tensors, {"state": json.dumps(rest)})
     try:
-        _write(path, [b"".join(pieces)] if sum(map(len, pieces)) < SMALL else pieces, durable)
+        _write(path, state_pieces(state), durable)
     except OSError as error:
         Path(path).unlink(missing_ok=True)
         raise FedVisageError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def read_state(buffer: bytearray, where: Path | str) -> State:
+    """The state in `buffer`, which came from `where`."""
+    try:
+        tensors, metadata = unpack(buffer)
+        state = unflatten(tensors, json.loads(metadata["state"]))
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise FedVisageError(f"{where} is damaged: {error}") from error
+    if not isinstance(state, dict):
+        raise FedVisageError(f"{where} is damaged: not a state")
+    return state
 
 
 def load_state(path: Path | str) -> State:
@@ -218,11 +242,4 @@ def load_state(path: Path | str) -> State:
                 view = view[count:]
     except OSError as error:
         raise FedVisageError(f"cannot read {path}: {error.strerror}") from error
-    try:
-        tensors, metadata = unpack(buffer)
-        state = unflatten(tensors, json.loads(metadata["state"]))
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise FedVisageError(f"{path} is damaged: {error}") from error
-    if not isinstance(state, dict):
-        raise FedVisageError(f"{path} is damaged: not a state")
-    return state
+    return read_state(buffer, path)

@@ -9,10 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from statistics import median
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedvisage.core.flat import Layout, columns, is_flat, layout, pack_flat
@@ -136,7 +139,7 @@ class Guard:
         values = flat.numpy()
         if reference is None:
             return float(np.dot(values, values))
-        starts, scratch = reference.numpy(), np.empty(min(BLOCK, len(values)), values.dtype)
+        starts, scratch = reference.numpy(), _scratch(values.dtype)
         square = 0.0
         for begin in range(0, len(values), BLOCK):
             block = values[begin : begin + BLOCK]
@@ -150,6 +153,12 @@ def _in_order(tensors: Tensors, order: Tensors) -> Tensors:
     if is_flat(tensors) and list(tensors) == list(order):
         return tensors
     return pack_flat({name: tensors[name] for name in order})
+
+
+@cache
+def _scratch(dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Room for one block, kept: asking for it anew would cost more than the arithmetic."""
+    return np.empty(BLOCK, dtype)
 
 
 def bound(fixed: float | None, multiple: float | None, accepted: Sequence[float]) -> float | None:

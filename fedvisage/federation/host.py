@@ -68,6 +68,10 @@ class Host:
                 answer.generation = self.store.save(name, parcel.stamp, party.state, parcel.generation)
         return answer
 
+    def close(self) -> None:
+        """Let go of the party states."""
+        self.store.close()
+
     def _streams(self, name: str, stamp: Stamp) -> Streams:
         """A party's streams: the same for all phases of a round, others for each repeat of a phase."""
         streams = self.streams.child(stamp.round, name)

@@ -49,7 +49,8 @@ class InProcess:
             yield party, answer
 
     def close(self) -> None:
-        """Give the threads back."""
+        """Give the threads back and let go of the party states."""
+        self.host.close()
         torch.set_num_threads(self._threads_before)
 
 
