@@ -73,7 +73,13 @@ class ServerMomentum(FedAvg):
         return None
 
 
-METHODS.register(NEWCOMER)(ServerMomentum)
+@pytest.fixture(scope="module", autouse=True)
+def newcomer() -> Iterator[None]:
+    """Registered for these tests only: other tests list the methods that come with the package."""
+    METHODS.register(NEWCOMER)(ServerMomentum)
+    yield
+    METHODS._items.pop(NEWCOMER)
+
 
 RECIPE = """
 name = "tiny"
@@ -142,9 +148,9 @@ def run(name: str, folder: Path, changes: Mapping[str, Any] | None = None) -> Ra
     return Ran(name, resolve(recipe), folder)
 
 
-@pytest.fixture(scope="module", params=sorted(METHODS))
-def ran(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ran]:
-    return run(request.param, tmp_path_factory.mktemp(request.param) / "run")  # type: ignore[return-value]
+@pytest.fixture(scope="module", params=[*METHODS, NEWCOMER])
+def ran(request: pytest.FixtureRequest, newcomer: None, tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    return run(request.param, tmp_path_factory.mktemp(request.param) / "run")
 
 
 def components(ran: Ran) -> Sequence[Any]:

@@ -126,6 +126,13 @@ def test_the_held_out_share_is_of_each_person_and_leaves_one_to_train_on(held_ou
         ] == [kept, kept]
 
 
+def test_each_persons_held_out_images_are_drawn_for_that_person() -> None:
+    faces = faceset([10] * 20)
+    (share,) = make(faces, parties=1, held_out=0.2).parties.values()
+    places = {tuple(index % 10 for index in share.held_out if index // 10 == person) for person in range(20)}
+    assert len(places) > 10, "of 45 possible pairs, twenty draws give 16 different ones on average"
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -265,6 +265,54 @@ def test_repeats_have_their_own_stamps_states_and_streams(tmp_path: Path) -> Non
     assert kept == ["000001.train.1.1", "000001.train.2.1"]
 
 
+def test_every_repeat_draws_numbers_of_its_own(tmp_path: Path) -> None:
+    drawn: list[torch.Tensor] = []
+
+    def keep(party: str, sent: Parcel, answer: Any) -> list[Any]:
+        if party == "ann" and sent.stamp.phase == "train":
+            moved = answer[BACKBONE]["w"] - sent[BACKBONE]["w"]
+            drawn.append(moved - answer.statistics["loss"])
+        return [(party, answer)]
+
+    run_toy(tmp_path, keep, method=Toy(repeats=2), rounds=2)
+    assert len(drawn) == 4
+    for one in range(4):
+        for other in range(one):
+            assert (drawn[one] - drawn[other]).abs().max() > 0.01
+
+
+def test_what_parties_compute_once_is_computed_anew_in_each_exchange(tmp_path: Path) -> None:
+    computed: list[Stamp] = []
+
+    class Sharing(Toy):
+        def train(self, party: Party, parcel: Parcel) -> Parcel:
+            def expensive() -> Stamp:
+                computed.append(parcel.stamp)
+                return parcel.stamp
+
+            assert party.once("features", expensive) == parcel.stamp
+            return super().train(party, parcel)
+
+    run_toy(tmp_path, method=Sharing(repeats=2), rounds=2)
+    assert computed == [
+        Stamp(1, "train", 1, 0),
+        Stamp(1, "train", 1, 1),
+        Stamp(2, "train", 1, 0),
+        Stamp(2, "train", 1, 1),
+    ]
+
+
+def test_the_order_in_which_a_method_plans_changes_nothing(tmp_path: Path) -> None:
+    class Backwards(Toy):
+        def plan_train(self, server: State, cohort: Sequence[str], context: Context) -> dict[str, Parcel]:
+            return super().plan_train(server, list(reversed(cohort)), context)
+
+    parties = {f"p{n}": "trainer" for n in range(7)}
+    one = run_toy(tmp_path / "a", parties=parties, rounds=4)
+    other = run_toy(tmp_path / "b", parties=parties, rounds=4, method=Backwards())
+    assert same_state(one.server, other.server)
+
+
 def test_a_refused_answer_is_rolled_back_at_the_party(tmp_path: Path) -> None:
     spoil = at(2, "bob", tensor(BACKBONE, "w", lambda t: t * torch.nan))
     outcome = run_toy(tmp_path, spoil, rounds=4)
