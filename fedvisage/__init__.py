@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedvisage import evaluation, losses, methods
+from fedvisage import evaluation, faces, losses, methods
 from fedvisage.config import Recipe, load_recipe
 from fedvisage.core.errors import FedVisageError
 from fedvisage.core.method import METHODS
@@ -34,6 +34,7 @@ __all__ = [
     "RunResult",
     "__version__",
     "evaluation",
+    "faces",
     "list_backbones",
     "list_losses",
     "list_methods",
