@@ -123,6 +123,18 @@ def test_one_party_fails_by_name_and_the_others_count(pool: Workers, party: str,
     assert all(isinstance(answer, Parcel) for answer in again.values())
 
 
+def test_the_parties_after_a_killed_worker_are_served_by_its_successor(tmp_path: Path) -> None:
+    parties = dict.fromkeys(["a", "kills", "z"], "trainer")
+    transport = Workers(maker(tmp_path, parties, Moody()), 1)
+    answers = trained(transport, joined(transport, list(parties)))
+    transport.close()
+    assert {name: isinstance(answer, Parcel) for name, answer in answers.items()} == {
+        "a": True,
+        "kills": False,
+        "z": True,
+    }
+
+
 def test_the_story_of_an_exception_comes_along(pool: Workers) -> None:
     failure = trained(pool, joined(pool, ["raises"]))["raises"]
     assert isinstance(failure, Failure)
