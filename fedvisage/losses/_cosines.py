@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 from typing import Literal, get_args
 
 import torch
@@ -22,9 +23,10 @@ def full_precision(features: Tensor, class_embeddings: Tensor) -> tuple[Tensor, 
     return features.to(dtype), class_embeddings.to(dtype)
 
 
-def without_autocast(features: Tensor) -> torch.autocast:
+def without_autocast(features: Tensor) -> AbstractContextManager[object]:
     """A context in which matrix products keep the precision of their inputs."""
-    return torch.autocast(device_type=features.device.type, enabled=False)
+    kind = features.device.type
+    return torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext()
 
 
 def unit(vectors: Tensor) -> Tensor:
