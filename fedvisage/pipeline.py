@@ -222,7 +222,7 @@ class _Run:
         _reset_counters(self.model)
         save_model(folder / "model.safetensors", self.model, {"recipe": recipe.name, "method": label})
         score = self.test.score(self.model) if self.test else None
-        personal = self._personal_models(parts, book.generations, folder)
+        personal = self._personal_models(parts, server, book.generations, folder)
         if self.test and parts.method.has_no_global_model:
             score = self._score_parties(personal, self.test)
         return {label: score} if score else {}
@@ -244,11 +244,14 @@ class _Run:
 
         return observe
 
-    def _personal_models(self, parts: Parts, generations: Mapping[str, str], folder: Path) -> dict[str, Path]:
+    def _personal_models(
+        self, parts: Parts, server: State, generations: Mapping[str, str], folder: Path
+    ) -> dict[str, Path]:
         """Each party's own model as a file of its own, where the method gives it one."""
         store, paths = StateStore(folder / "parties"), {}
         for party, generation in sorted(generations.items()):
-            tensors = parts.method.personal(store.load(party, generation))
+            state = store.load(party, generation)
+            tensors = parts.method.personal(state) or self._with_own_batchnorm(server, state)
             if tensors is None:
                 continue
             self.weights.load(tensors)
@@ -258,6 +261,10 @@ class _Run:
             save_model(paths[party], self.model, {"recipe": self.recipe.name, "party": party})
         store.close()
         return paths
+
+    def _with_own_batchnorm(self, server: State, state: State) -> Tensors | None:
+        """The global backbone with the BatchNorm a party kept to itself."""
+        return {**server[BACKBONE], **state["batchnorm"]} if "batchnorm" in state else None
 
     def _score_parties(self, models: Mapping[str, Path], test: TestSet) -> Score:
         """Every party's own model on the same test identities: mean and spread over the parties."""

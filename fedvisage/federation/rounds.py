@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shutil import rmtree
@@ -114,26 +115,30 @@ class Federation:
 
     def run(self) -> tuple[State, Book]:
         """The final server state and the book, going on from the checkpoint where there is one."""
+        try:
+            return self._run()
+        except OSError as error:
+            raise FedVisageError(f"cannot write the run in {self.folder}: {error.strerror or error}") from error
+
+    def _run(self) -> tuple[State, Book]:
         checkpoints = Checkpoints(self.folder / "checkpoints")
         attempt = checkpoints.attempt()
         found = checkpoints.load()
         book = found[1] if found else Book()
-        context = self._context(0, book)
-        server = found[0] if found else self.assembly.start(context)
-        metrics = JsonLines(self.folder / "metrics.jsonl", book.metrics_bytes)
-        with Ledger(self.folder / "ledger.jsonl") as ledger:
-            try:
-                for step in self.steps[book.step :]:
-                    stamp = Stamp(step.round, step.phase.name, attempt, step.repeat)
-                    server = self._exchange(step, stamp, server, book, ledger, metrics)
-                    book.step += 1
-                    book.metrics_bytes = metrics.sync()
-                    ledger.flush()
-                    checkpoints.save(server, book)
-                    self._tell("saved", step)
-            finally:
-                for tracker in (metrics, *self.trackers):
-                    tracker.close()
+        server = found[0] if found else self.assembly.start(self._context(0, book))
+        with ExitStack() as stack:
+            ledger = stack.enter_context(Ledger(self.folder / "ledger.jsonl"))
+            metrics = JsonLines(self.folder / "metrics.jsonl", book.metrics_bytes)
+            for tracker in (metrics, *self.trackers):
+                stack.callback(tracker.close)
+            for step in self.steps[book.step :]:
+                stamp = Stamp(step.round, step.phase.name, attempt, step.repeat)
+                server = self._exchange(step, stamp, server, book, ledger, metrics)
+                book.step += 1
+                book.metrics_bytes = metrics.sync()
+                ledger.flush()
+                checkpoints.save(server, book)
+                self._tell("saved", step)
         rmtree(self.folder / "spill", ignore_errors=True)
         return server, book
 

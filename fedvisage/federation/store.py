@@ -22,6 +22,7 @@ from fedvisage.core.errors import FedVisageError
 from fedvisage.core.parcel import Stamp
 
 _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_GENERATION = re.compile(r"\d{6,}\.[a-z_]+\.\d+\.\d+")
 LARGE = 1 << 20
 """States from this many bytes on are files of their own."""
 
@@ -60,10 +61,15 @@ class StateStore:
             database.execute("INSERT OR REPLACE INTO state VALUES (?, ?, ?)", (party, generation, small))
             if forgotten:
                 database.execute("DELETE" + _OTHERS[len(_SELECT) :], (party, generation, base))
-        for old, is_file in forgotten:
-            if is_file:
-                self._file(party, old).unlink(missing_ok=True)
+        if small is None or any(is_file for _, is_file in forgotten):
+            self._remove_files(party, {generation, base})
         return generation
+
+    def _remove_files(self, party: str, kept: set[str]) -> None:
+        """Remove the files of all other generations, those that a killed process left behind among them."""
+        for path in (self.folder / party).glob("*.safetensors"):
+            if path.stem not in kept and _GENERATION.fullmatch(path.stem):
+                path.unlink(missing_ok=True)
 
     def generations(self, party: str) -> list[str]:
         """The generations that are kept of a party, oldest first."""
@@ -89,7 +95,7 @@ class StateStore:
         self.folder.mkdir(parents=True, exist_ok=True)
         database = sqlite3.connect(self._path, isolation_level=None, timeout=60)
         database.execute("PRAGMA journal_mode = WAL")
-        database.execute(f"PRAGMA synchronous = {'FULL' if self.durable else 'OFF'}")
+        database.execute(f"PRAGMA synchronous = {'FULL' if self.durable else 'NORMAL'}")
         database.execute(_TABLE)
         return database
 

@@ -23,7 +23,7 @@ def watch(event):
     if at and here == at["event"] and event.done == at["done"]:
         if at["how"] == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (at["limit"], at["limit"]))
 
 try:
     fv.run(fv.load_recipe("smoke", changes), out=folder, resume=os.path.exists(folder), watch=watch)
@@ -79,12 +79,19 @@ def test_a_run_killed_at_every_phase_of_a_round_ends_with_the_same_bits(undistur
     assert len(attempts - {None}) > 5, "what was sent before each kill stays in the ledger"
 
 
-def test_a_full_disk_while_checkpointing_keeps_the_last_good_checkpoint(undisturbed: Path, tmp_path: Path) -> None:
+FULL = {
+    "checkpoint": ({"event": ["absorbed", "evaluate", 1], "done": 0, "limit": 20_000}, "what was there before is kept"),
+    "ledger or metrics": ({"event": ["answer", "train", 1], "done": 1, "limit": 100}, "cannot"),
+}
+
+
+@pytest.mark.parametrize("what", FULL)
+def test_a_full_disk_is_one_line_and_loses_nothing(what: str, undisturbed: Path, tmp_path: Path) -> None:
     folder = tmp_path / "full"
-    full = run(folder, {"event": ["absorbed", "evaluate", 1], "done": 0, "how": "full"})
+    at, says = FULL[what]
+    full = run(folder, {**at, "how": "full"})
     assert full.returncode == 2, full.stderr
-    assert "cannot write" in full.stdout
-    assert "what was there before is kept" in full.stdout
+    assert says in full.stdout
     assert full.stdout.count("\n") == 1
     checkpoints = [path.name for path in (folder / "checkpoints").iterdir()]
     assert sorted(checkpoints) == ["attempt", "last.safetensors"], "no half-written file is left"
