@@ -272,8 +272,9 @@ class Federation:
         row |= {"accepted": len(result.statistics), "parties": result.statistics, "absent": result.absent}
         rows = [row]
         self._tell("absorbed", step, numbers=summary)
-        if step.last_of_round and self.observe:
-            rows.append({"round": step.round, "phase": "test"} | dict(self.observe(step.round, server)))
+        seen = self.observe(step.round, server) if step.last_of_round and self.observe else {}
+        if seen:
+            rows.append({"round": step.round, "phase": "test", **seen})
         for entry in rows:
             for tracker in (metrics, *self.trackers):
                 tracker.log(entry)
