@@ -154,7 +154,7 @@ class Faces:
         return self._images.read(self._indices)
 
 
-def write_faceset(folder: Path, faces: FaceSet, block: int = 128) -> None:
+def write_faceset(folder: Path, faces: FaceSet, block: int = 64) -> None:
     """Write a face set as a folder that `open_faceset` reads; needs memory for one block of images only."""
     try:
         folder.mkdir(parents=True, exist_ok=True)

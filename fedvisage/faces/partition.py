@@ -7,7 +7,7 @@ files: identities are drawn by name. No image is both trained on and tested on, 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -24,7 +24,7 @@ from fedvisage.faces.faceset import Faces, FaceSet, Indices
 POOLED = "pooled"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Share:
     """The images of one party, as numbers in the face set."""
 
@@ -54,14 +54,17 @@ class Partition:
         def identities(images: Sequence[int]) -> list[str]:
             return [names[label] for label in np.unique(labels[list(images)])]
 
-        table = {
-            "public": {"identities": identities(self.public), "images": self.public},
-            "test": {"identities": identities(self.test), "images": self.test},
-            "parties": {
-                name: {"identities": identities(share.train), **asdict(share)} for name, share in self.parties.items()
-            },
-        }
-        write_atomically(path, [json.dumps(table).encode() + b"\n"])
+        def pieces() -> Iterator[bytes]:
+            for name, images in (("public", self.public), ("test", self.test)):
+                entry = json.dumps({"identities": identities(images), "images": images})
+                yield f'{"{" if name == "public" else ""}"{name}": {entry},\n'.encode()
+            yield b'"parties": {'
+            for number, (name, share) in enumerate(self.parties.items()):
+                entry = json.dumps({"identities": identities(share.train), **asdict(share)})
+                yield f"{',' if number else ''}\n{json.dumps(name)}: {entry}".encode()
+            yield b"\n}}\n"
+
+        write_atomically(path, pieces())
 
     @staticmethod
     def load(path: Path) -> Partition:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,8 @@ class Checkpoints:
 
     def save(self, server: State, book: Book) -> None:
         """Replace the checkpoint."""
-        save_state(self.path, {"server": server, "book": asdict(book)})
+        joined = {party: [entry.role, entry.samples, entry.classes] for party, entry in book.joined.items()}
+        save_state(self.path, {"server": server, "book": {**vars(book), "joined": joined}})
 
     def load(self) -> tuple[State, Book] | None:
         """The last checkpoint, if there is one."""
@@ -57,7 +58,7 @@ class Checkpoints:
         state = load_state(self.path)
         try:
             book: Mapping[str, Any] = state["book"]
-            joined = {party: Joined(**values) for party, values in book["joined"].items()}
+            joined = {party: Joined(*values) for party, values in book["joined"].items()}
             return state["server"], Book(**{**book, "joined": joined})
         except (KeyError, TypeError) as error:
             raise FedVisageError(f"{self.path} is not a checkpoint of this version: {error}") from None
