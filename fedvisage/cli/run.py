@@ -58,6 +58,8 @@ class ProgressBars:
 
     def __exit__(self, *_: object) -> None:
         if self._live:
+            if PARTIES in self._tasks:
+                self._progress.remove_task(self._tasks[PARTIES])
             self._progress.stop()
 
     def watch(self, event: Event) -> None:
@@ -73,17 +75,20 @@ class ProgressBars:
             self._draw(event, note)
 
     def _draw(self, event: Event, note: str) -> None:
-        if event.kind == "absorbed":
-            task = self._task(event.phase, event.rounds)
-            self._progress.update(task, completed=event.round, note=note)
-        elif event.kind in ("planned", "answer"):
-            task = self._task("parties", event.total)
-            self._progress.update(task, completed=event.done, total=event.total, note=event.party)
+        if event.kind in ("planned", "answer"):
+            self._progress.update(self._task(PARTIES), completed=event.done, total=event.total, note=event.party)
+        if event.round == 0 or event.kind not in ("planned", "absorbed"):
+            return
+        done = event.round if event.kind == "absorbed" else event.round - 1
+        self._progress.update(self._task(event.phase), completed=done, total=event.rounds)
+        if note:
+            self._progress.update(self._task(event.phase), note=note)
 
-    def _task(self, name: str, total: int) -> TaskID:
+    def _task(self, name: str) -> TaskID:
         if name not in self._tasks:
-            self._tasks[name] = self._progress.add_task(name, total=total, note="")
+            self._tasks[name] = self._progress.add_task(name, total=None, note="")
         return self._tasks[name]
 
 
+PARTIES = "parties of this exchange"
 _COUNTS = ("samples", "classes")
