@@ -181,7 +181,7 @@ class _Run:
         state: State = {}
         for epoch in range(1, epochs + 1):
             streams = self.streams.child("pretrain", epoch)
-            party = Party("public", "trainer", epoch, faces, state, self.weights, streams)
+            party = Party("public", TRAINER, epoch, faces, state, self.weights, streams)
             if epoch == 1:
                 method.join(party, Parcel())
             state[EMBEDDINGS], fit = method.fit(party, Parcel(), self.model, state[EMBEDDINGS])
@@ -213,7 +213,7 @@ class _Run:
                 self.model.metadata.embedding_size,
                 extra_trackers(recipe.track, folder, recipe.name),
                 _labelled(self.watch, label if folder != self.folder else ""),
-                self._observer(),
+                None if parts.method.has_no_global_model else self._observer(),
             )
             server, book = federation.run()
         finally:
@@ -221,7 +221,7 @@ class _Run:
         self._load({"batchnorm": initial["batchnorm"]} | server)
         _reset_counters(self.model)
         save_model(folder / "model.safetensors", self.model, {"recipe": recipe.name, "method": label})
-        score = self.test.score(self.model) if self.test else None
+        score = self.test.score(self.model) if self.test and not parts.method.has_no_global_model else None
         personal = self._personal_models(parts, server, book.generations, folder)
         if self.test and parts.method.has_no_global_model:
             score = self._score_parties(personal, self.test)
