@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Literal
 
 from fedvisage.build import CACHE, START, HostMaker, Parts, make_transport, open_faces
 from fedvisage.config import Recipe
@@ -22,6 +22,9 @@ from fedvisage.core.weights import Weights, snapshot
 from fedvisage.faces.partition import make_partition
 from fedvisage.federation import Event, Federation
 from fedvisage.models import Backbone, create_backbone
+
+Scale = Literal["smoke", "normal", "full"]
+"""A few steps to see that it runs, ten minutes for everything, or as large as it gets."""
 
 
 @dataclass(frozen=True)

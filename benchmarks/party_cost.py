@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from statistics import median
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from benchmarks.common import Clock, Row, federation, make_model, seconds
+from benchmarks.common import Clock, Row, Scale, federation, make_model, seconds
 from fedvisage.build import Parts
 from fedvisage.config import Recipe
 from fedvisage.core.method import Party
@@ -40,15 +41,16 @@ class NoWorkNoState(NoWork):
         return Parcel(groups, {"samples": 2.0, "loss": 0.0})
 
 
-SIZES = {
+SIZES: dict[str, dict[str, Any]] = {
     "1M": {"backbone": {"name": "ir-tiny", "embedding_size": 384}, "size": 64, "parties": 64, "rounds": 15},
     "24M": {"backbone": {"name": "ir-18"}, "size": 112, "parties": 16, "rounds": 7},
 }
 
 
-def measure(full: bool) -> list[Row]:
-    rows = [_measure(NoWorkNoState(), label, **values) for label, values in SIZES.items()]  # type: ignore[arg-type]
-    kept = _measure(NoWork(), "1M", **SIZES["1M"])  # type: ignore[arg-type]
+def measure(scale: Scale) -> list[Row]:
+    small = {"parties": 2, "rounds": 2} if scale == "smoke" else {}
+    rows = [_measure(NoWorkNoState(), label, **values | small) for label, values in SIZES.items()]
+    kept = _measure(NoWork(), "1M", **SIZES["1M"] | small)
     return [*rows, replace(kept, name=f"{kept.name}, private state kept on disk", limit="-")]
 
 

@@ -6,7 +6,7 @@ from statistics import median
 
 import torch
 
-from benchmarks.common import Clock, Row, federation, make_model, seconds
+from benchmarks.common import Clock, Row, Scale, federation, make_model, seconds
 from fedvisage.build import Parts
 from fedvisage.config import Recipe
 from fedvisage.losses import cosface
@@ -14,15 +14,16 @@ from fedvisage.methods.fedavg import FedPE
 from fedvisage.methods.weightings import BySamples
 
 PARTIES, PEOPLE, IMAGES, BATCH, SIZE = 4, 16, 12, 32, 64
+ROUNDS = {"smoke": 2, "normal": 6, "full": 12}
 
 
-def measure(full: bool) -> list[Row]:
+def measure(scale: Scale) -> list[Row]:
     recipe = Recipe.model_validate(
         {
             "faces": {"identities": PARTIES * PEOPLE, "images_per_identity": IMAGES, "size": SIZE},
             "partition": {"parties": PARTIES, "held_out": 0},
             "training": {"batch_size": BATCH, "crop": 2},
-            "federation": {"rounds": 12 if full else 6, "workers": 1},
+            "federation": {"rounds": ROUNDS[scale], "workers": 1},
         }
     )
     model = make_model(recipe)

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from statistics import median
 
-from benchmarks.common import Clock, Row, federation
+from benchmarks.common import Clock, Row, Scale, federation
 from fedvisage.build import Parts
 from fedvisage.config import Recipe
 from fedvisage.core.parcel import BACKBONE
 from fedvisage.methods.fedavg import FedPE
 from fedvisage.methods.weightings import BySamples
 
+ROUNDS = {"smoke": 2, "normal": 6, "full": 12}
 
-def measure(full: bool) -> list[Row]:
+
+def measure(scale: Scale) -> list[Row]:
     times, models = {}, {}
     for workers in (1, 2):
         recipe = Recipe.model_validate(
             {
                 "faces": {"identities": 64, "images_per_identity": 12, "size": 48},
                 "partition": {"parties": 8, "held_out": 0},
-                "federation": {"rounds": 8 if full else 5, "workers": workers},
+                "federation": {"rounds": ROUNDS[scale], "workers": workers},
             }
         )
         clock = Clock()
