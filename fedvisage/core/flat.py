@@ -70,6 +70,13 @@ def pack_flat(tensors: Mapping[str, Tensor], device: str | torch.device | None =
     return packed
 
 
+def in_order(tensors: dict[str, Tensor], order: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors side by side in this order: the last bits of a sum must not depend on how its numbers lay in memory."""
+    if is_flat(tensors) and list(tensors) == list(order):
+        return tensors
+    return pack_flat({name: tensors[name] for name in order})
+
+
 def columns(*groups: Mapping[str, Tensor]) -> list[list[Tensor]]:
     """What to work on in several groups of the same names and shapes: a vector each if all are flat alike."""
     first, *others = groups

@@ -15,7 +15,7 @@ import torch
 
 from fedvisage.core.codec import load_state, save_state
 from fedvisage.core.errors import FedVisageError
-from fedvisage.core.flat import columns, pack_flat
+from fedvisage.core.flat import columns, in_order, pack_flat
 from fedvisage.core.method import Result
 from fedvisage.core.parcel import Parcel, Tensors, group_bytes
 from fedvisage.core.phase import Phase
@@ -71,7 +71,8 @@ class Accumulator:
             for tensors in self.total.values():
                 torch._foreach_zero_(columns(tensors)[0])
         for group, tensors in groups.items():
-            sums, values = columns(self.total[group], tensors)
+            total = self.total[group]
+            sums, values = columns(total, in_order(tensors, total))
             torch._foreach_add_(sums, values, alpha=weight)
 
 

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedvisage.core.flat import Layout, columns, is_flat, layout, pack_flat
+from fedvisage.core.flat import Layout, columns, in_order, layout
 from fedvisage.core.method import Joined
 from fedvisage.core.parcel import BACKBONE, Parcel, Stamp, Tensors, layout_bytes
 from fedvisage.core.phase import Phase
@@ -119,7 +119,7 @@ class Guard:
         """Norm of `tensors` minus `reference`, in blocks that fit the cache; not finite if any value is not."""
         with np.errstate(over="ignore", invalid="ignore"):
             if reference:
-                values, starts = columns(_in_order(tensors, reference), self._start(reference))
+                values, starts = columns(in_order(tensors, reference), self._start(reference))
                 square = sum(self._square(value, start) for value, start in zip(values, starts, strict=True))
             else:
                 square = sum(self._square(value, None) for value in columns(tensors)[0])
@@ -129,7 +129,7 @@ class Guard:
         """What went down, side by side; most parties share one, so it is laid out once."""
         known = self._starts.get(id(reference))
         if known is None or known[0] is not reference:
-            known = self._starts[id(reference)] = (reference, _in_order(reference, reference))
+            known = self._starts[id(reference)] = (reference, in_order(reference, reference))
         return known[1]
 
     def _square(self, flat: Tensor, reference: Tensor | None) -> float:
@@ -146,13 +146,6 @@ class Guard:
             change = np.subtract(block, starts[begin : begin + BLOCK], out=scratch[: len(block)])
             square += float(np.dot(change, change))
         return square
-
-
-def _in_order(tensors: Tensors, order: Tensors) -> Tensors:
-    """Tensors side by side in this order: a sum's last bits must not depend on how its numbers lay in memory."""
-    if is_flat(tensors) and list(tensors) == list(order):
-        return tensors
-    return pack_flat({name: tensors[name] for name in order})
 
 
 @cache

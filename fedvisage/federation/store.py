@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
+from time import monotonic, sleep
 
 from fedvisage.core.codec import State, load_state, read_state, save_new_state, state_bytes, state_size
 from fedvisage.core.errors import FedVisageError
@@ -23,6 +24,8 @@ from fedvisage.core.parcel import Stamp
 
 _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _GENERATION = re.compile(r"\d{6,}\.[a-z_]+\.\d+\.\d+")
+PATIENCE = 60.0
+"""Seconds to wait for another worker to finish with the database."""
 LARGE = 1 << 20
 """States from this many bytes on are files of their own."""
 
@@ -93,8 +96,8 @@ class StateStore:
     @cached_property
     def _database(self) -> sqlite3.Connection:
         self.folder.mkdir(parents=True, exist_ok=True)
-        database = sqlite3.connect(self._path, isolation_level=None, timeout=60)
-        database.execute("PRAGMA journal_mode = WAL")
+        database = sqlite3.connect(self._path, isolation_level=None, timeout=PATIENCE)
+        _use_wal(database)
         database.execute(f"PRAGMA synchronous = {'FULL' if self.durable else 'NORMAL'}")
         database.execute(_TABLE)
         return database
@@ -105,6 +108,19 @@ class StateStore:
             yield
         except (sqlite3.Error, OSError) as error:
             raise FedVisageError(f"cannot use the party states in {self._path}: {error}") from error
+
+
+def _use_wal(database: sqlite3.Connection) -> None:
+    """Let readers and a writer work at once. Workers open the file together, and this step alone does not queue."""
+    give_up = monotonic() + PATIENCE
+    while True:
+        try:
+            database.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or monotonic() > give_up:
+                raise
+            sleep(0.005)
 
 
 _TABLE = """CREATE TABLE IF NOT EXISTS state (

@@ -51,12 +51,17 @@ def loss_of(work: Training) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     return margin_loss(work.loss, **options)
 
 
+def _own(tensor: Tensor, device: torch.device) -> Tensor:
+    """A trainable copy in memory of PyTorch's own: the last bits of a matrix product depend on how its inputs lie."""
+    return tensor.detach().to(device, copy=True).requires_grad_()
+
+
 class Trainer:
     """SGD on a backbone and, beside it, other parameters such as class embeddings."""
 
     def __init__(self, model: Backbone, others: Mapping[str, Tensor], work: Training, rate: float) -> None:
         self.model, self.work = model, work
-        self.others = {name: tensor.detach().to(model.device).requires_grad_() for name, tensor in others.items()}
+        self.others = {name: _own(tensor, model.device) for name, tensor in others.items()}
         backbone = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self.parameters: dict[str, Tensor] = {**backbone, **self.others}
         self._optimiser = torch.optim.SGD(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sqlite3
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -129,3 +131,14 @@ def test_a_damaged_database_is_an_error_of_ours(tmp_path: Path) -> None:
 def test_round_numbers_beyond_six_digits_are_names_too(open_store: Open) -> None:
     store = open_store()
     assert store.load("ann", store.save("ann", stamp(1_234_567), {"n": 1}, ""))["n"] == 1
+
+
+def test_opening_waits_for_another_worker_that_holds_the_file(tmp_path: Path) -> None:
+    other = sqlite3.connect(tmp_path / "states.sqlite", isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN EXCLUSIVE")
+    release = threading.Timer(0.3, other.close)
+    release.start()
+    store = StateStore(tmp_path)
+    generation = store.save("ann", stamp(1), {"n": 1}, "")
+    assert store.load("ann", generation)["n"] == 1
+    release.join()
