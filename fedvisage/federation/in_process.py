@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
+import sys
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext, SpawnContext
 from time import monotonic
@@ -135,7 +137,8 @@ class _Worker:
         self.pipe, theirs = context.Pipe()
         arguments = (theirs, self._make_host, self.number, self._threads)
         self.process = context.Process(target=_serve, args=arguments, daemon=True, name=f"fedvisage-{self.number}")
-        self.process.start()
+        with _main_hidden_unless_needed(self._make_host):
+            self.process.start()
         theirs.close()
 
     def wait_until_ready(self) -> None:
@@ -200,6 +203,24 @@ class _Worker:
         if self.process.is_alive():
             self.process.kill()
         self.process.join()
+
+
+@contextmanager
+def _main_hidden_unless_needed(make_host: MakeHost) -> Iterator[None]:
+    """Keep a worker from running the user's script again, as Python's worker processes do to find what it defines.
+
+    A script then needs no `if __name__ == "__main__"`, unless it defines a method of its own.
+    """
+    main = sys.modules["__main__"]
+    if b"__main__" in pickle.dumps(make_host):
+        yield
+        return
+    hidden = {name: main.__dict__.get(name) for name in ("__file__", "__spec__")}
+    main.__dict__.update(dict.fromkeys(hidden))
+    try:
+        yield
+    finally:
+        main.__dict__.update(hidden)
 
 
 def _processes() -> ForkServerContext | SpawnContext:
