@@ -46,7 +46,7 @@ class Backbone(nn.Module):
 
     def initialise_weight(self, layer: nn.Conv2d | nn.Linear, generator: torch.Generator) -> None:
         """Draw the weight of one convolution or linear layer; its bias is zero already."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} does not say how its weights start")
 
     def initialise(self, generator: torch.Generator) -> None:
         """Set every parameter and buffer, in the order of the modules, from `generator` alone."""
