@@ -19,7 +19,7 @@ def measure(scale: Scale) -> list[Row]:
     for workers in (1, 2):
         recipe = Recipe.model_validate(
             {
-                "faces": {"identities": 64, "images_per_identity": 12, "size": 48},
+                "faces": {"identities": 64, "images_per_identity": 30, "size": 48},
                 "partition": {"parties": 8, "held_out": 0},
                 "federation": {"rounds": ROUNDS[scale], "workers": workers},
             }
