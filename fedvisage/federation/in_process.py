@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import pickle
 import sys
 import traceback
 from collections import deque
@@ -212,7 +211,8 @@ def _main_hidden_unless_needed(make_host: MakeHost) -> Iterator[None]:
     A script then needs no `if __name__ == "__main__"`, unless it defines a method of its own.
     """
     main = sys.modules["__main__"]
-    if b"__main__" in pickle.dumps(make_host):
+    parts = (make_host, *getattr(make_host, "components", ()))
+    if any("__main__" in (type(part).__module__, getattr(part, "__module__", "")) for part in parts):
         yield
         return
     hidden = {name: main.__dict__.get(name) for name in ("__file__", "__spec__")}
