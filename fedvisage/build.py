@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -15,8 +15,9 @@ from fedvisage import methods as _methods
 from fedvisage.config import Federation, Recipe, validated
 from fedvisage.core.codec import load_state
 from fedvisage.core.errors import FedVisageError
-from fedvisage.core.method import METHODS, WEIGHTINGS, Component, Method, PartyFaces, Weighting
+from fedvisage.core.method import METHODS, REGULARISERS, WEIGHTINGS, Component, Method, PartyFaces, Weighting
 from fedvisage.core.randomness import Streams
+from fedvisage.core.registry import Registry
 from fedvisage.core.weights import Weights
 from fedvisage.faces.faceset import FaceSet, open_faceset, write_faceset
 from fedvisage.faces.partition import Partition, party_faces
@@ -45,19 +46,20 @@ class Parts:
         return (self.method, self.weighting, *self.others)
 
 
-def build_parts(recipe: Recipe, table: Mapping[str, Any]) -> Parts:
-    """The method that `table` (a recipe's [method]) names, with its weighting and the recipe's other components."""
-    options = dict(table)
-    kind = METHODS[str(options.pop("name"))]
-    for taken in ("training", "rounds"):
-        if taken in options:
-            raise FedVisageError(f"recipe '{recipe.name}': method.{taken} belongs in [{_HOME[taken]}]")
-    offered = {"training": recipe.training, "rounds": recipe.federation.rounds}
-    given = {name: value for name, value in offered.items() if name in kind.model_fields}
-    method = validated(kind, options | given, f"recipe '{recipe.name}', [method]")
-    settings = recipe.federation
-    weighting = WEIGHTINGS[settings.weighting or method.default_weighting]()
+def build_parts(recipe: Recipe, compared: str = "") -> Parts:
+    """The recipe's method with its weighting and other components; or a method it is compared with, at its defaults."""
+    method = _make(METHODS, recipe, "method", {"name": compared} if compared else recipe.method)
+    own, settings = not compared, recipe.federation
+    weighting = _make(WEIGHTINGS, recipe, "weighting", (own and recipe.weighting) or {"name": method.default_weighting})
     others: list[Component] = []
+    regulariser = (own and recipe.regulariser) or {"name": method.default_regulariser or NONE}
+    if regulariser["name"] != NONE:
+        if not method.keeps_class_embeddings:
+            raise FedVisageError(
+                f"recipe '{recipe.name}': regulariser '{regulariser['name']}' acts on class embeddings that parties "
+                f"keep, and {recipe.method['name']} as set here has none: choose another method, or regulariser 'none'"
+            )
+        others.append(_make(REGULARISERS, recipe, "regulariser", regulariser))
     if settings.batchnorm == "recalibrate":
         others.append(_methods.Recalibrate())
     if settings.evaluate_every:
@@ -65,14 +67,37 @@ def build_parts(recipe: Recipe, table: Mapping[str, Any]) -> Parts:
     return Parts(method, weighting, tuple(others))
 
 
-_HOME = {"training": "training", "rounds": "federation"}
+def default_components(method: Method) -> tuple[Component, ...]:
+    """A method with the regulariser that belongs to it."""
+    own = method.default_regulariser
+    return (method, REGULARISERS[own]()) if own else (method,)
+
+
+Part = TypeVar("Part", bound=Component)
+
+
+def _make(registry: Registry[type[Part]], recipe: Recipe, section: str, table: Mapping[str, Any]) -> Part:
+    """The component that a table of the recipe names, with its options and what it takes from other sections."""
+    options = dict(table)
+    kind = registry[str(options.pop("name"))]
+    for taken, home in _OFFERED.items():
+        if taken in options:
+            raise FedVisageError(f"recipe '{recipe.name}': {section}.{taken} belongs in [{home}]")
+    offered = {"training": recipe.training, "rounds": recipe.federation.rounds}
+    given = {name: value for name, value in offered.items() if name in kind.model_fields}
+    return validated(kind, options | given, f"recipe '{recipe.name}', [{section}]")
+
+
+NONE = "none"
+_OFFERED = {"training": "training", "rounds": "federation"}
+"""Fields that components take from other sections of the recipe, and which."""
 
 
 def resolve(recipe: Recipe) -> Recipe:
-    """The recipe with the method's defaults spelt out, checked as far as it can be without looking at any image."""
-    parts = build_parts(recipe, recipe.method)
+    """The recipe with its components' defaults spelt out, checked as far as it can be without looking at any image."""
+    parts = build_parts(recipe)
     for other in recipe.compare:
-        build_parts(recipe, {"name": other})
+        build_parts(recipe, other)
     loss_of(recipe.training)
     loss_of(recipe.pretrain)
     if recipe.federation.batchnorm == "local" and recipe.partition.test:
@@ -80,10 +105,19 @@ def resolve(recipe: Recipe) -> Recipe:
             "federation.batchnorm = 'local' leaves no generic model to test on unseen people: "
             "set partition.test = 0 and federation.evaluate_every = 1, or use 'average'"
         )
-    own = parts.method.model_dump(mode="json", exclude={"training", "rounds"}, exclude_none=True)
-    weighting = recipe.federation.weighting or parts.method.default_weighting
-    federation = recipe.federation.model_copy(update={"weighting": weighting})
-    return recipe.model_copy(update={"method": {"name": recipe.method["name"], **own}, "federation": federation})
+    regulariser = next((part for part in parts.others if type(part) in REGULARISERS.values()), None)
+    tables = {
+        "method": _table(recipe.method["name"], parts.method),
+        "weighting": _table(recipe.weighting.get("name", parts.method.default_weighting), parts.weighting),
+        "regulariser": _table(recipe.regulariser.get("name", parts.method.default_regulariser) or NONE, regulariser),
+    }
+    return recipe.model_copy(update=tables)
+
+
+def _table(name: str, part: Component | None) -> dict[str, Any]:
+    """A component as the table of a recipe that names it."""
+    own = part.model_dump(mode="json", exclude=set(_OFFERED), exclude_none=True) if part is not None else {}
+    return {"name": name, **own}
 
 
 def open_faces(recipe: Recipe, cache: Path) -> FaceSet:

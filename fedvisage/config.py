@@ -1,7 +1,7 @@
 """A run as data: TOML in, frozen validated models, resolved TOML out.
 
-Unknown keys are errors that name the nearest known key. `[method]` is checked later, by the method itself, since this
-module knows nothing of the methods.
+Unknown keys are errors that name the nearest known key. `[method]`, `[weighting]` and `[regulariser]` are checked
+later, by what they name, since this module knows nothing of the methods.
 """
 
 from __future__ import annotations
@@ -120,8 +120,6 @@ class Federation(Section):
     rounds: Count = 10
     participation: Share = 1.0
     quorum: Share = 0.5
-    weighting: str | None = None
-    """`samples`, `equal` or another registered one; by default the method's own choice."""
     aggregation: Literal["mean", "median", "trimmed-mean", "norm-clipping"] = "mean"
     trim: Annotated[float, Field(ge=0, lt=0.5)] = 0.1
     clip: Positive | None = None
@@ -167,6 +165,10 @@ class Recipe(Section):
     pretrain: Pretrain = Pretrain()
     training: Training = Training()
     method: dict[str, Any] = {"name": "fedavg"}
+    weighting: dict[str, Any] = {}
+    """How much each party counts: a name (`samples`, `equal`, ...) and its options; by default the method's choice."""
+    regulariser: dict[str, Any] = {}
+    """What the server does to class embeddings: a name and its options, or `none`; by default the method's choice."""
     federation: Federation = Federation()
     evaluation: Evaluation = Evaluation()
     compare: tuple[str, ...] = ()
@@ -174,9 +176,11 @@ class Recipe(Section):
     track: tuple[Literal["tensorboard", "mlflow"], ...] = ()
 
     @model_validator(mode="after")
-    def _method_has_a_name(self) -> Recipe:
-        if not isinstance(self.method.get("name"), str):
-            raise ValueError('[method] needs a name, such as name = "fedavg"')
+    def _parts_have_names(self) -> Recipe:
+        for part, example in (("method", "fedavg"), ("weighting", "equal"), ("regulariser", "spreadout")):
+            table = getattr(self, part)
+            if (table or part == "method") and not isinstance(table.get("name"), str):
+                raise ValueError(f'[{part}] needs a name, such as name = "{example}"')
         return self
 
 

@@ -34,7 +34,7 @@ from fedvisage.faces.faceset import Faces
 from fedvisage.faces.partition import Partition, PartyFaces, Share, make_partition
 from fedvisage.federation import Event, Federation, StateStore, extra_trackers
 from fedvisage.methods.fedavg import EMBEDDINGS, FedAvg
-from fedvisage.models import create_backbone, load_model, save_model
+from fedvisage.models import create_backbone, load_model, personalised, save_model
 from fedvisage.report import write_report
 from fedvisage.scoring import Score, TestSet
 from fedvisage.training import choose_device
@@ -132,9 +132,9 @@ class _Run:
             self._load(initial)
             scores["start"] = self.test.score(self.model)
         name = recipe.method["name"]
-        scores |= self._federate(build_parts(recipe, recipe.method), self.partition, folder, initial, name)
+        scores |= self._federate(build_parts(recipe), self.partition, folder, initial, name)
         for other in recipe.compare:
-            parts = build_parts(recipe, {"name": other})
+            parts = build_parts(recipe, other)
             partition = self.partition.pooled() if parts.method.pools else self.partition
             inner = folder / "compare" / other
             inner.mkdir(parents=True, exist_ok=True)
@@ -254,11 +254,11 @@ class _Run:
             tensors = parts.method.personal(state) or self._with_own_batchnorm(server, state)
             if tensors is None:
                 continue
-            self.weights.load(tensors)
-            _reset_counters(self.model)
             paths[party] = folder / "parties" / party / "model.safetensors"
             paths[party].parent.mkdir(parents=True, exist_ok=True)
-            save_model(paths[party], self.model, {"recipe": self.recipe.name, "party": party})
+            with personalised(self.weights, tensors) as model:
+                _reset_counters(model)
+                save_model(paths[party], model, {"recipe": self.recipe.name, "party": party})
         store.close()
         return paths
 

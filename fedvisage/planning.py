@@ -11,7 +11,15 @@ from fedvisage.build import build_parts, resolve
 from fedvisage.config import Recipe
 from fedvisage.core.assembly import Assembly
 from fedvisage.core.errors import FedVisageError
-from fedvisage.core.parcel import BACKBONE, BUFFERS, OPTIMISER, PRIVATE_EMBEDDINGS, PUBLIC_EMBEDDINGS, group_bytes
+from fedvisage.core.parcel import (
+    BACKBONE,
+    BUFFERS,
+    IDENTITY_TOKENS,
+    OPTIMISER,
+    PRIVATE_EMBEDDINGS,
+    PUBLIC_EMBEDDINGS,
+    group_bytes,
+)
 from fedvisage.core.phase import Phase
 from fedvisage.core.weights import Weights
 from fedvisage.models import Backbone, create_backbone
@@ -22,7 +30,7 @@ FLOAT = 4
 def make_plan(recipe: Recipe) -> dict[str, Any]:
     """Bytes per phase, party and group, totals per round and run, memory of server and party, parameter counts."""
     recipe = resolve(recipe)
-    parts = build_parts(recipe, recipe.method)
+    parts = build_parts(recipe)
     model = create_backbone(
         recipe.backbone.name,
         embedding_size=recipe.backbone.embedding_size,
@@ -104,6 +112,7 @@ def _group_sizes(recipe: Recipe, weights: Weights, model: Backbone, people: int)
         BACKBONE: group_bytes(weights.backbone),
         BUFFERS: group_bytes(weights.buffers),
         PRIVATE_EMBEDDINGS: people * width,
+        IDENTITY_TOKENS: people * 8,
         PUBLIC_EMBEDDINGS: recipe.partition.public * width,
         OPTIMISER: group_bytes(weights.backbone),
     }

@@ -23,7 +23,7 @@ def recipe(**sections: Any) -> Recipe:
 def test_every_shipped_recipe_loads_and_is_what_its_method_accepts(name: str) -> None:
     loaded = load_recipe(name)
     assert loaded.name == name
-    assert resolve(loaded).federation.weighting is not None
+    assert resolve(loaded).weighting["name"]
 
 
 @pytest.mark.parametrize("name", shipped_recipes())
@@ -140,7 +140,10 @@ def test_a_wrong_value_is_one_line_that_says_where(changes: dict[str, Any], mess
     [
         ({"training.loss": "cosfase"}, "did you mean 'cosface'"),
         ({"training.loss": "softmax", "training.margin": 0.2}, "loss 'softmax' has no option 'margin'"),
-        ({"federation.weighting": "sample"}, "did you mean 'samples'"),
+        ({"weighting.name": "sample"}, "did you mean 'samples'"),
+        ({"weighting.name": "equal", "weighting.power": 2}, "[weighting]: unknown key 'power'"),
+        ({"regulariser.strength": 2}, "[regulariser] needs a name"),
+        ({"regulariser.name": "spread"}, "unknown regulariser 'spread'"),
         ({"compare": ["alon"]}, "unknown method 'alon': did you mean 'alone'"),
         ({"method.name": "fedavg", "method.training": {}}, r"method.training belongs in [training]"),
         ({"method.name": "fedavg", "method.rounds": 3}, r"method.rounds belongs in [federation]"),

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fedvisage.build import default_components
 from fedvisage.cli.output import Json, show_json, show_table
 from fedvisage.core.method import METHODS
 from fedvisage.core.parcel import GROUPS
@@ -28,7 +29,7 @@ def methods_command(
     for name, kind in METHODS.items():
         method = kind()
         options = method.model_dump(mode="json", exclude={"training", "rounds"})
-        phases = declared_groups([method])
+        phases = declared_groups(default_components(method))
         table[name] = {"summary": kind.summary, "pools": kind.pools, "options": options, "phases": phases}
     if as_json:
         show_json(table)
@@ -62,7 +63,7 @@ def crossing_page() -> str:
         if method.pools:
             lines.append(f"| {name} | | up | all images | it pools them: an upper bound, not a federation |")
             continue
-        for row in privacy_table([method]):
+        for row in privacy_table(default_components(method)):
             lines.append(f"| {name} | {row['phase']} | {row['direction']} | `{row['group']}` | {row['how']} |")
     return "\n".join(lines) + "\n"
 

@@ -65,7 +65,11 @@ class Assembly:
 
     def expect(self, phase: Phase, server: State, party: str, parcel: Parcel, context: Context) -> dict[str, Layout]:
         """Shapes and dtypes of an answer's groups."""
-        return self._owner[phase.name].expect(phase, server, party, parcel, context)
+        owner = self._owner[phase.name]
+        shapes = owner.expect(phase, server, party, parcel, context)
+        for other in self._others(owner):
+            shapes |= other.expected(phase, server, party, parcel, context)
+        return shapes
 
 
 def with_groups(phase: Phase, **more: object) -> Phase:

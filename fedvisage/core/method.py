@@ -42,6 +42,11 @@ class Images(Protocol):
         """Number of classes."""
         ...
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Name of each class's person, nobody without labels."""
+        ...
+
     def __len__(self) -> int: ...
 
     def read(self, indices: NDArray[np.int64]) -> NDArray[np.uint8]:
@@ -126,6 +131,8 @@ class Context:
     """Where the run starts: `backbone`, `buffers` and, after public pre-training, `class_embeddings.public`."""
     embedding_size: int
     repeat: int = 0
+    numbers: dict[str, float] = field(default_factory=dict)
+    """What the server half wants in the metrics of this exchange."""
 
 
 @dataclass
@@ -190,6 +197,10 @@ class Component(BaseModel):
         """Act on the server after another component has absorbed its answers."""
         return server
 
+    def expected(self, phase: Phase, server: State, party: str, parcel: Parcel, context: Context) -> dict[str, Layout]:
+        """Shapes and dtypes of groups that this component adds to another's answers, where none of them went down."""
+        return {}
+
     def expect(self, phase: Phase, server: State, party: str, parcel: Parcel, context: Context) -> dict[str, Layout]:
         """Shapes and dtypes of the answer's groups: by default those that went down under the same name.
 
@@ -218,6 +229,8 @@ class Method(Component):
     has_no_global_model: ClassVar[bool] = False
     """Whether only the parties' own models mean anything."""
     default_weighting: ClassVar[str] = "samples"
+    default_regulariser: ClassVar[str] = ""
+    """The server regulariser that belongs to the method, if any."""
     summary: ClassVar[str] = ""
     """One line for listings."""
 
@@ -225,12 +238,21 @@ class Method(Component):
         """The first server state."""
         return {BACKBONE: context.initial[BACKBONE], BUFFERS: context.initial[BUFFERS]}
 
+    @property
+    def keeps_class_embeddings(self) -> bool:
+        """Whether parties keep the class embeddings of their own people, which a server regulariser can act on."""
+        return False
+
     def personal(self, state: State) -> Tensors | None:
-        """A party's own model as model tensors (backbone, buffers and local together), if the method gives it one."""
+        """A party's own model, if the method gives it one: all tensors of the network, and of a personal last layer.
+
+        That layer is `transformation.weight` and `transformation.bias` (see `models.personalised`).
+        """
         return None
 
 
 METHODS: Registry[type[Method]] = Registry("method")
+REGULARISERS: Registry[type[Component]] = Registry("regulariser")
 WEIGHTINGS: Registry[type[Weighting]] = Registry("weighting")
 
 

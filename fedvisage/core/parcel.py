@@ -21,6 +21,7 @@ BACKBONE = "backbone"
 BUFFERS = "buffers"
 PRIVATE_EMBEDDINGS = "class_embeddings.private"
 PUBLIC_EMBEDDINGS = "class_embeddings.public"
+IDENTITY_TOKENS = "identity_tokens"
 OPTIMISER = "optimiser"
 STATISTICS = "statistics"
 PERSONAL = "personal"
@@ -30,6 +31,7 @@ GROUPS: Mapping[str, str] = {
     BUFFERS: "BatchNorm running means and variances",
     PRIVATE_EMBEDDINGS: "class embeddings of a party's own people: face templates in all but name",
     PUBLIC_EMBEDDINGS: "class embeddings of public people",
+    IDENTITY_TOKENS: "keyed hashes of people's names, by which the server sees who is at several parties",
     OPTIMISER: "momentum, control variates and other optimiser state",
     STATISTICS: "named numbers: counts, losses, scores",
     PERSONAL: "a party's own branch or model; it never leaves",

@@ -8,6 +8,7 @@ parameters and statistics stay at the party. `recalibrate`: statistics are re-es
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any, Literal
 
 import torch
@@ -41,6 +42,7 @@ class Weights:
             {name: p for name, p in parameters.items() if name in own} | buffers if policy == "local" else {}
         )
         self._everything = self.backbone | self.buffers | self.local
+        self._twins: dict[str, tuple[nn.Module, Tensors]] = {}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Copy values into the model's own tensors, by name; never rebuilds them."""
@@ -48,14 +50,21 @@ class Weights:
             if layout(tensors) == layout(group):
                 copy(group, tensors)
                 return
-        own = self._everything
-        for name, value in tensors.items():
-            if name not in own:
-                raise FedVisageError(f"the model has no tensor '{name}'")
-            if own[name].shape != value.shape:
-                shapes = f"{tuple(value.shape)}, the model's is {tuple(own[name].shape)}"
-                raise FedVisageError(f"tensor '{name}' has shape {shapes}")
-        copy(own, tensors)
+        _fill(self._everything, tensors)
+
+    def twin(self, name: str, tensors: Mapping[str, Tensor]) -> Any:
+        """A second network that is never trained, with these values and otherwise the model's present ones.
+
+        Twins are made once per name and reused; asking for one again overwrites its values.
+        """
+        if name not in self._twins:
+            network = deepcopy(self.model).requires_grad_(False).eval()
+            own = dict(network.named_parameters()) | dict(network.named_buffers())
+            self._twins[name] = network, {key: own[key].data for key in self._everything}
+        network, own = self._twins[name]
+        copy(own, self._everything)
+        _fill(own, tensors)
+        return network
 
     @property
     def device(self) -> torch.device:
@@ -77,6 +86,17 @@ class Weights:
             else:
                 setattr(owner, own, tensor)
         return packed
+
+
+def _fill(own: Tensors, values: Mapping[str, Tensor]) -> None:
+    """Copy values into tensors of the same names and shapes."""
+    for name, value in values.items():
+        if name not in own:
+            raise FedVisageError(f"the model has no tensor '{name}'")
+        if own[name].shape != value.shape:
+            shapes = f"{tuple(value.shape)}, the model's is {tuple(own[name].shape)}"
+            raise FedVisageError(f"tensor '{name}' has shape {shapes}")
+    copy(own, values)
 
 
 def snapshot(tensors: Mapping[str, Tensor]) -> Tensors:

@@ -116,7 +116,7 @@ class Faces:
     def __init__(
         self, whole: FaceSet, indices: Sequence[int] | Indices, labelled: bool = True, like: Faces | None = None
     ) -> None:
-        self._images = whole.images
+        self._images, self._names = whole.images, whole.names
         self._indices = np.asarray(indices, dtype=np.int64)
         self._identities = whole.labels[self._indices] if labelled else None
         self._like = like
@@ -141,6 +141,11 @@ class Faces:
     def classes(self) -> int:
         """Number of classes, 0 without labels."""
         return len(self.people)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Name of each class's person, nobody without labels."""
+        return tuple(self._names[person] for person in self.people)
 
     def __len__(self) -> int:
         return len(self._indices)

@@ -165,7 +165,7 @@ class Federation:
         result = collected.result()
         self._remember(phase, result, book)
         server = self.assembly.absorb(phase, server, result, context)
-        self._log(step, result, server, metrics)
+        self._log(step, result, server, context.numbers, metrics)
         return server
 
     def _collect(
@@ -265,9 +265,9 @@ class Federation:
             book.joined[party] = Joined(self.parties[party], int(numbers["samples"]), int(numbers.get("classes", 0)))
         book.refused |= result.absent
 
-    def _log(self, step: Step, result: Result, server: State, metrics: JsonLines) -> None:
+    def _log(self, step: Step, result: Result, server: State, numbers: Mapping[str, float], metrics: JsonLines) -> None:
         names = sorted({name for numbers in result.statistics.values() for name in numbers})
-        summary = {name: _average(result, name) for name in names}
+        summary = {name: _average(result, name) for name in names} | dict(numbers)
         row: dict[str, Any] = {"round": step.round, "phase": step.phase.name, "repeat": step.repeat} | summary
         row |= {"accepted": len(result.statistics), "parties": result.statistics, "absent": result.absent}
         rows = [row]

@@ -30,6 +30,11 @@ class Alone(FedAvg):
     classifier: Literal["private"] = "private"
     rounds: Annotated[int, Field(ge=1)] = 1
 
+    @property
+    def keeps_class_embeddings(self) -> bool:
+        """They are nobody else's business."""
+        return False
+
     def phases(self) -> tuple[Phase, ...]:
         """The start model goes down once; afterwards only the loss comes up."""
         down: dict[str, Audience] = {BACKBONE: "all", BUFFERS: "all"}

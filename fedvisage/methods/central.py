@@ -16,3 +16,8 @@ class Central(FedAvg):
     summary: ClassVar[str] = "pools all parties' images: an upper bound that breaks the constraint"
 
     classifier: Literal["private"] = "private"
+
+    @property
+    def keeps_class_embeddings(self) -> bool:
+        """There is only one party: nothing can be set apart from others."""
+        return False

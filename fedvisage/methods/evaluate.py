@@ -17,6 +17,7 @@ from fedvisage.core.codec import State
 from fedvisage.core.method import Component, Context, Method, Party, Result, broadcast
 from fedvisage.core.parcel import BACKBONE, BUFFERS, Parcel
 from fedvisage.core.phase import Phase
+from fedvisage.models import personalised
 from fedvisage.training import embed_images
 
 MODELS = ("global", "local", "personal")
@@ -57,8 +58,8 @@ class EvaluateAtParties(Component):
             ("personal", self.method.personal(party.state)),
         ):
             if tensors is not None:
-                party.weights.load(tensors)
-                scores[f"{name}_rank1"] = rank_one(party)
+                with personalised(party.weights, tensors):
+                    scores[f"{name}_rank1"] = rank_one(party)
         return Parcel(statistics=scores)
 
     def absorb_evaluate(self, server: State, result: Result, context: Context) -> State:

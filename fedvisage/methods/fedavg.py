@@ -22,7 +22,7 @@ from torch import Tensor
 from fedvisage.config import Training
 from fedvisage.core.codec import State
 from fedvisage.core.method import METHODS, Context, Method, Party, Result, broadcast
-from fedvisage.core.parcel import BACKBONE, BUFFERS, PRIVATE_EMBEDDINGS, Parcel
+from fedvisage.core.parcel import BACKBONE, BUFFERS, PRIVATE_EMBEDDINGS, Parcel, Tensors
 from fedvisage.core.phase import Audience, Phase, Reduction
 from fedvisage.core.randomness import Streams
 from fedvisage.models import Backbone
@@ -42,6 +42,8 @@ class FedAvg(Method):
     classifier: Literal["private", "shared"] = "private"
     embeddings_start: Literal["random", "mean"] = "random"
     """Private class embeddings start at random, or at the mean embedding of each person's images."""
+    embeddings: Literal["trained", "fixed"] = "trained"
+    """Whether the class embeddings are trained, or stay where they start."""
 
     def phases(self) -> tuple[Phase, ...]:
         """Join once, then train in every round."""
@@ -58,6 +60,11 @@ class FedAvg(Method):
             ),
             Phase("train", down=down, up=up, sends=sends, reports=("samples", "loss"), trains=True),
         )
+
+    @property
+    def keeps_class_embeddings(self) -> bool:
+        """Where they are private."""
+        return self.classifier == "private"
 
     @property
     def starts_at_mean(self) -> bool:
@@ -121,8 +128,7 @@ class FedAvg(Method):
     ) -> tuple[Tensor, Fit]:
         """Train backbone and class embeddings (C, d) on the party's images; the embeddings afterwards."""
         work = self.training
-        rate = learning_rate(work, party.round, self.rounds)
-        trainer = Trainer(model, {EMBEDDINGS: embeddings}, work, rate)
+        trainer = self.trainer(party, model, {EMBEDDINGS: embeddings})
         if work.optimiser_state == "keep":
             trainer.restore(party.state.get("optimiser", {}))
         loss = self.objective(party, trainer.others[EMBEDDINGS], offset)
@@ -130,6 +136,12 @@ class FedAvg(Method):
         if work.optimiser_state == "keep":
             party.state["optimiser"] = trainer.state()
         return trainer.values()[EMBEDDINGS], fit
+
+    def trainer(self, party: Party, model: Backbone, others: Tensors) -> Trainer:
+        """What takes the steps: by default SGD on everything, with the recipe's momentum."""
+        fixed = () if self.embeddings == "trained" else (EMBEDDINGS,)
+        rate = learning_rate(self.training, party.round, self.rounds)
+        return Trainer(model, others, self.training, rate, fixed=fixed)
 
     def objective(self, party: Party, embeddings: Tensor, offset: int) -> Loss:
         """The loss of a batch: the recipe's margin loss against the class embeddings."""

@@ -5,6 +5,7 @@ from fedvisage.models.creation import BACKBONES, Architecture, create_backbone
 from fedvisage.models.files import load_arcface_torch, load_model, read_model_metadata, save_model
 from fedvisage.models.iresnet import IResNet
 from fedvisage.models.mobilefacenet import MobileFaceNet
+from fedvisage.models.personal import personalised
 from fedvisage.models.resnet import ResNet
 from fedvisage.models.sphere import Sphere
 
@@ -20,6 +21,7 @@ __all__ = [
     "create_backbone",
     "load_arcface_torch",
     "load_model",
+    "personalised",
     "read_model_metadata",
     "save_model",
 ]

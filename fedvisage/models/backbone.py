@@ -43,6 +43,12 @@ class Backbone(nn.Module):
     """
 
     metadata: BackboneMetadata
+    transformation: nn.Linear | None
+    """A personal last layer (d to d), in models that belong to one party."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.transformation = None
 
     def initialise_weight(self, layer: nn.Conv2d | nn.Linear, generator: torch.Generator) -> None:
         """Draw the weight of one convolution or linear layer; its bias is zero already."""
@@ -100,15 +106,19 @@ class Backbone(nn.Module):
             with torch.inference_mode():
                 for start in range(0, len(images), batch_size):
                     batch = self.preprocess(images[start : start + batch_size])
-                    features: Tensor = self(batch)
+                    features = self._embedding(batch)
                     if flip:
-                        features = features + self(batch.flip(3))
+                        features = features + self._embedding(batch.flip(3))
                     if normalise:
                         features = functional.normalize(features, dim=1)
                     embeddings[start : start + batch_size] = features.float().cpu().numpy()
         finally:
             self.train(was_training)
         return embeddings
+
+    def _embedding(self, batch: Tensor) -> Tensor:
+        features: Tensor = self(batch)
+        return features if self.transformation is None else self.transformation(features)
 
     def _check_images(self, images: Any) -> None:
         size = self.metadata.image_size

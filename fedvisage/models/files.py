@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedvisage.core.errors import FedVisageError, nearest
 from fedvisage.models.backbone import Backbone
@@ -38,6 +38,8 @@ def save_model(path: str | Path, backbone: Backbone, metadata: Mapping[str, str]
         "embedding_size": backbone.metadata.embedding_size,
         "metadata": dict(metadata or {}),
     }
+    if backbone.transformation is not None:
+        about["transformation"] = True
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in backbone.state_dict().items()}
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
@@ -62,6 +64,9 @@ def load_model(path: str | Path) -> Backbone:
         )
     except FedVisageError as error:
         raise FedVisageError(f"model {path}: {error}") from None
+    if about.get("transformation"):
+        size = backbone.metadata.embedding_size
+        backbone.transformation = nn.Linear(size, size, device="meta")
     return _fill(backbone, tensors, f"model {path}")
 
 

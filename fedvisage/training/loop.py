@@ -7,8 +7,9 @@ augmentation, the optimiser and its persistent state are the same for all of the
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -51,22 +52,38 @@ def loss_of(work: Training) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     return margin_loss(work.loss, **options)
 
 
-def _own(tensor: Tensor, device: torch.device) -> Tensor:
-    """A trainable copy in memory of PyTorch's own: the last bits of a matrix product depend on how its inputs lie."""
-    return tensor.detach().to(device, copy=True).requires_grad_()
+def _own(tensor: Tensor, device: torch.device, trainable: bool) -> Tensor:
+    """A copy in memory of PyTorch's own: the last bits of a matrix product depend on how its inputs lie."""
+    return tensor.detach().to(device, copy=True).requires_grad_(trainable)
 
 
 class Trainer:
-    """SGD on a backbone and, beside it, other parameters such as class embeddings."""
+    """SGD on a backbone and, beside it, other parameters such as class embeddings.
 
-    def __init__(self, model: Backbone, others: Mapping[str, Tensor], work: Training, rate: float) -> None:
+    `fixed` names others that are used but not trained. `backbone_momentum` is for methods that bring the backbone's
+    momentum themselves; by default it is that of the recipe.
+    """
+
+    def __init__(
+        self,
+        model: Backbone,
+        others: Mapping[str, Tensor],
+        work: Training,
+        rate: float,
+        *,
+        fixed: Collection[str] = (),
+        backbone_momentum: float | None = None,
+    ) -> None:
         self.model, self.work = model, work
-        self.others = {name: _own(tensor, model.device) for name, tensor in others.items()}
+        self.others = {name: _own(tensor, model.device, name not in fixed) for name, tensor in others.items()}
         backbone = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        self.parameters: dict[str, Tensor] = {**backbone, **self.others}
-        self._optimiser = torch.optim.SGD(
-            list(self.parameters.values()), lr=rate, momentum=work.momentum, weight_decay=work.weight_decay
-        )
+        beside = {name: tensor for name, tensor in self.others.items() if name not in fixed}
+        self.parameters: dict[str, Tensor] = {**backbone, **beside}
+        momentum = work.momentum if backbone_momentum is None else backbone_momentum
+        groups: list[dict[str, Any]] = [{"params": list(backbone.values()), "momentum": momentum}]
+        if beside:
+            groups.append({"params": list(beside.values())})
+        self._optimiser = torch.optim.SGD(groups, lr=rate, momentum=work.momentum, weight_decay=work.weight_decay)
 
     def fit(self, images: Images, loss: Loss, streams: Streams, correct: Correct | None = None) -> Fit:
         """Train on `images`; `loss` maps a batch's features (n, d) to a scalar, `correct` may change the gradients."""

@@ -154,7 +154,7 @@ def ran(request: pytest.FixtureRequest, newcomer: None, tmp_path_factory: pytest
 
 
 def components(ran: Ran) -> Sequence[Any]:
-    return build_parts(ran.recipe, ran.recipe.method).components
+    return build_parts(ran.recipe).components
 
 
 def bits(state: State) -> tuple[dict[str, bytes], Any]:
@@ -226,7 +226,7 @@ def test_training_moves_the_model_that_the_method_is_about(ran: Ran) -> None:
     moved = bits(ran.server()[BACKBONE]) != bits(start[BACKBONE])
     if METHODS[ran.name].has_no_global_model:
         assert not moved
-        method = build_parts(ran.recipe, ran.recipe.method).method
+        method = build_parts(ran.recipe).method
         own = {party: bits(dict(method.personal(state) or {})) for party, state in ran.parties().items()}
         assert len({str(value) for value in own.values()}) == len(own) > 0
     else:

@@ -101,3 +101,34 @@ def test_a_wrong_shape_is_refused_before_anything_is_copied() -> None:
     with pytest.raises(FedVisageError, match=r"'2\.weight' has shape \(1,\), the model's is \(2, 3\)"):
         Weights(model).load({"0.weight": torch.zeros(3, 2), "2.weight": torch.zeros(1)})
     assert all(torch.equal(before[name], tensor) for name, tensor in Weights(model).backbone.items())
+
+
+def test_a_twin_has_the_given_values_and_is_never_trained() -> None:
+    model = create_backbone("ir-tiny", image_size=32)
+    weights = Weights(model)
+    images = torch.zeros(2, 3, 32, 32)
+    other = {name: tensor + 1 for name, tensor in weights.backbone.items()}
+    twin = weights.twin("global", other)
+    assert not twin.training
+    assert not any(parameter.requires_grad for parameter in twin.parameters())
+    assert all(torch.equal(dict(twin.named_parameters())[name], value) for name, value in other.items())
+    before = twin(images)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(3)
+    assert torch.equal(twin(images), before)
+
+
+def test_asking_for_a_twin_again_overwrites_it_and_twins_of_other_names_stay() -> None:
+    weights = Weights(network())
+    one = weights.twin("one", {"0.bias": torch.ones(3)})
+    two = weights.twin("two", {})
+    assert weights.twin("one", {"0.bias": torch.full((3,), 2.0)}) is one
+    assert one is not two
+    assert one[0].bias.tolist() == [2, 2, 2]
+    assert torch.equal(two[0].bias, weights.backbone["0.bias"])
+
+
+def test_a_twin_refuses_what_the_model_does_not_have() -> None:
+    with pytest.raises(FedVisageError, match=r"no tensor '7\.bias'"):
+        Weights(network()).twin("one", {"7.bias": torch.ones(3)})

@@ -169,3 +169,36 @@ def test_embeddings_of_a_set_do_not_depend_on_its_blocks(size: int) -> None:
     assert np.allclose(embed_images(model, faces(), batch_size=size), whole, atol=1e-5)
     unit = embed_images(model, faces(), normalise=True, batch_size=size)
     assert np.allclose(np.linalg.norm(unit, axis=1), 1, atol=1e-5)
+
+
+def test_what_is_fixed_is_used_but_not_moved() -> None:
+    work, head = Training(batch_size=4), embeddings()
+    trainer = Trainer(network(), {"class_embeddings": head}, work, 0.05, fixed=("class_embeddings",))
+    criterion, live = loss_of(work), trainer.others["class_embeddings"]
+    before = {name: tensor.detach().clone() for name, tensor in trainer.parameters.items()}
+    trainer.fit(faces(), lambda features, batch: criterion(features, live, batch.labels), Streams(5))
+    assert torch.equal(trainer.values()["class_embeddings"], head)
+    assert any(not torch.equal(trainer.parameters[name], value) for name, value in before.items())
+
+
+def test_the_backbone_can_go_without_momentum_while_the_head_keeps_its_own() -> None:
+    """Against two SGD optimisers of torch, one for each part."""
+    work, head = Training(batch_size=4, momentum=0.9, weight_decay=1e-3), embeddings()
+    model = network()
+    trainer = Trainer(model, {"class_embeddings": head}, work, 0.05, backbone_momentum=0.0)
+    criterion, live = loss_of(work), trainer.others["class_embeddings"]
+    trainer.fit(faces(), lambda features, batch: criterion(features, live, batch.labels), Streams(5))
+
+    other, bare_head = network(), embeddings().requires_grad_()
+    parts = [([p for p in other.parameters() if p.requires_grad], 0.0), ([bare_head], 0.9)]
+    steps = [torch.optim.SGD(p, lr=0.05, momentum=m, weight_decay=1e-3) for p, m in parts]
+    other.train()
+    for batch in batches(faces(), work, Streams(5), torch.device("cpu")):
+        for step in steps:
+            step.zero_grad()
+        criterion(other(other.preprocess(batch.images)), bare_head, batch.labels).backward()
+        for step in steps:
+            step.step()
+    assert torch.equal(trainer.values()["class_embeddings"], bare_head.detach())
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
+    assert set(trainer.state()) == {"class_embeddings"}
