@@ -102,14 +102,14 @@ def unit_rows(name: str, values: ArrayLike) -> Floats:
     return unit
 
 
-def rational_far(far: Any) -> Fraction:
+def rational_far(far: Any, name: str = "far") -> Fraction:
     """`far` as the decimal number it was written as, so that 0.001 of 3000 is exactly 3."""
     try:
         exact = Fraction(str(far))
     except (ValueError, ZeroDivisionError):
-        raise FedVisageError(f"far must be a number in (0, 1], got {far!r}") from None
+        raise FedVisageError(f"{name} must be a number in (0, 1], got {far!r}") from None
     if not 0 < exact <= 1:
-        raise FedVisageError(f"far must lie in (0, 1], got {far}")
+        raise FedVisageError(f"{name} must lie in (0, 1], got {far}")
     return exact
 
 

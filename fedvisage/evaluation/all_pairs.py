@@ -11,8 +11,9 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from fedvisage.core.errors import FedVisageError
 from fedvisage.evaluation import _checks as checks
-from fedvisage.evaluation._checks import Floats, Ints
+from fedvisage.evaluation._checks import Ints
 from fedvisage.evaluation.rates import Rate, above, allowed_accepts, unresolved
+from fedvisage.evaluation.streaming import Largest, precision
 
 
 @dataclass(frozen=True)
@@ -111,8 +112,7 @@ def score_blocks(
     """
     if block < 1:
         raise FedVisageError(f"block must be at least 1, got {block}")
-    if np.dtype(dtype) not in (np.dtype(np.float32), np.dtype(np.float64)):
-        raise FedVisageError(f"dtype must be float32 or float64, got {np.dtype(dtype)}")
+    precision(dtype)
     vectors = checks.embeddings("embeddings", embeddings)
     _, identity = checks.identities(labels, len(vectors))
     order = np.argsort(identity, kind="stable")
@@ -122,36 +122,3 @@ def score_blocks(
     for i, row in enumerate(starts):
         for j, column in enumerate(starts[i:], start=i):
             yield unit[row : row + block] @ unit[column : column + block].T, identities[i], identities[j]
-
-
-class Largest:
-    """The `size` largest of the values added so far."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self.parts: list[NDArray[Any]] = []
-        self.held = 0
-        self.bound = -np.inf  # `size` values at least this large are held: only larger ones can matter
-
-    def add(self, values: NDArray[Any]) -> None:
-        """Take in values (n,)."""
-        values = values[values > self.bound]
-        if not values.size:
-            return
-        self.parts.append(values)
-        self.held += values.size
-        if self.held >= 2 * self.size + 4096:
-            self._trim()
-
-    def _trim(self) -> None:
-        kept = np.concatenate(self.parts)
-        if kept.size > self.size:
-            kept = np.partition(kept, kept.size - self.size)[kept.size - self.size :]
-            self.bound = kept[0]
-        self.parts, self.held = [kept], kept.size
-
-    def descending(self) -> Floats:
-        """The values held, largest first, (size,)."""
-        self._trim()
-        ordered: Floats = np.sort(self.parts[0])[::-1].astype(np.float64)
-        return ordered

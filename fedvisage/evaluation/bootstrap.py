@@ -17,8 +17,9 @@ from numpy.typing import ArrayLike, DTypeLike
 from fedvisage.core.errors import FedVisageError
 from fedvisage.evaluation import _checks as checks
 from fedvisage.evaluation._checks import Bools, Floats, Ints
-from fedvisage.evaluation.all_pairs import Largest, all_pairs_verification, count_pairs, score_blocks
+from fedvisage.evaluation.all_pairs import all_pairs_verification, count_pairs, score_blocks
 from fedvisage.evaluation.rates import allowed_accepts
+from fedvisage.evaluation.streaming import Largest
 from fedvisage.evaluation.verification import Rule, accepted, fold_sizes, kfold_accuracy_from_scores, measure
 
 

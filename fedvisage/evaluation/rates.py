@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedvisage.core.errors import FedVisageError
 from fedvisage.evaluation import _checks as checks
-from fedvisage.evaluation._checks import Bools, Floats
+from fedvisage.evaluation._checks import Bools, Floats, Ints
 from fedvisage.evaluation.curves import accept_counts, corners
 
 Convention = Literal["exact", "nearest", "facepy", "histogram", "interpolated"]
@@ -62,7 +62,8 @@ def tar_at_far(
     convention="facepy" (FedFace): threshold = the floor(far N)-th largest impostor score, or for 0 the largest + 1e-7;
         accept >=. Exceeds the target when impostors tie with the threshold.
     convention="histogram" (FedFR's personalised evaluation): cosines counted in 2001 bins of 0.001, TAR interpolated
-        linearly between the bins' edges sorted by FAR; edges of equal FAR stay in ascending order of cosine.
+        linearly between the bins' edges sorted by FAR. The original leaves open which of several edges of equal FAR
+        counts; here the lowest where they have the very FAR asked for, and on the way from a lower FAR the highest.
     convention="interpolated" (opensphere): linear interpolation of scikit-learn's default ROC curve.
 
     far N is formed with the decimal that `far` was written as: 0.001 of 3000 is 3, 0.29 of 100 is 29. Where it is below
@@ -141,22 +142,48 @@ def _interpolated(genuine: Floats, impostor: Floats, far: Any) -> Rate:
 
 
 def _histogram(genuine: Floats, impostor: Floats, far: Any) -> Rate:
-    tars, fars = _above_bins("genuine", genuine), _above_bins("impostor", impostor)
+    return histogram_rate(genuine, impostor, impostor.size, far)
+
+
+def histogram_rate(genuine: Floats, largest: Floats, impostors: int, far: Any) -> Rate:
+    """Convention "histogram" from the genuine scores (P,) and the `largest` of so many impostor scores.
+
+    Where not all impostor scores are given, every one in the bin of the (floor(far N) + 1)-th largest must be.
+    """
+    accepted, false = _at_or_after_bins("genuine", genuine), _at_or_after_bins("impostor", largest)
+    if largest.size < impostors:
+        lowest = int(bins_of(np.sort(largest)[-1 - allowed_accepts(far, impostors)]))
+        accepted, false = accepted[lowest:], false[lowest:]  # at lower edges not all impostors are known
+    # Edges ascend in cosine, so FARs descend: reversed groups of equal FAR, each in ascending order of cosine.
+    fars = false / impostors
     order = np.argsort(fars, kind="stable")
-    return _between(far, fars[order], tars[order], impostor.size)
+    fars, tars = fars[order], accepted[order] / genuine.size
+    target = float(far)
+    upper = min(max(int(np.searchsorted(fars, target)), 1), fars.size - 1)
+    if fars[upper] == target or fars[upper] == fars[upper - 1]:
+        value = float(tars[upper])
+    else:
+        along = (target - fars[upper - 1]) / (fars[upper] - fars[upper - 1])
+        value = float(tars[upper - 1] + along * (tars[upper] - tars[upper - 1]))
+    return Rate(value, float("nan"), target, 1 / impostors, None, target, ">=")
 
 
-def _above_bins(name: str, cosine: Floats) -> Floats:
-    """Shares (2002,) of the cosines that lie in a later bin than none, the first, ..., the last of 2001."""
-    bins = np.trunc((cosine + 1) * 1000)
+def bins_of(cosine: Floats) -> Floats:
+    """The bins of 0.001 that cosines lie in: 0 to 2000."""
+    bins: Floats = np.trunc((cosine + 1) * 1000)
+    return bins
+
+
+def _at_or_after_bins(name: str, cosine: Floats) -> Ints:
+    """Numbers (2002,) of the cosines that lie in bin 0 or later, 1 or later, ..., 2001 or later (none)."""
+    bins = bins_of(cosine)
     outside = int(np.count_nonzero((bins < 0) | (bins > 2000)))
     if outside:
         raise FedVisageError(
             f"{outside} of {cosine.size} {name} scores are no cosines, which convention 'histogram' needs"
         )
-    passed = np.cumsum(np.bincount(bins.astype(np.int64), minlength=2001))
-    later: Floats = np.append(1.0, (cosine.size - passed) / cosine.size)
-    return later
+    counts = np.bincount(bins.astype(np.int64), minlength=2001)
+    return np.append(np.cumsum(counts[::-1])[::-1], 0)
 
 
 _CONVENTIONS: dict[str, Callable[[Floats, Floats, Any], Rate]] = {
