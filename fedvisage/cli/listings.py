@@ -11,7 +11,7 @@ from fedvisage.build import default_components
 from fedvisage.cli.output import Json, show_json, show_table
 from fedvisage.core.method import METHODS
 from fedvisage.core.parcel import GROUPS
-from fedvisage.models import BACKBONES
+from fedvisage.models import BACKBONES, MODEL_FILES, create_backbone
 from fedvisage.privacy import declared_groups, privacy_table
 
 
@@ -69,14 +69,38 @@ def crossing_page() -> str:
 
 
 def models_command(as_json: Json = False) -> None:
-    """List the backbones, with their sizes and licences."""
-    entries = {name: asdict(architecture.metadata) for name, architecture in BACKBONES.items()}
+    """List the backbones, and the trained weights that registry packages bring, with their terms."""
+    entries: dict[str, dict[str, Any]] = {
+        name: {"kind": "backbone"} | asdict(architecture.metadata) | {"stages": stage_sizes(name)}
+        for name, architecture in BACKBONES.items()
+    }
+    files: dict[str, dict[str, Any]] = {
+        name: {"kind": "weights"} | asdict(file) | {"installed": file.installed} for name, file in MODEL_FILES.items()
+    }
     if as_json:
-        show_json(entries)
+        show_json(entries | files)
         return
-    columns = ["backbone", "parameters", "image", "embedding", "what it is"]
+    columns = ["backbone", "parameters", "image", "embedding", "what it is", "stages (for backbone.train_from)"]
     rows = [
-        [name, f"{e['parameters']:,}", f"{e['image_size']}", f"{e['embedding_size']}", e["description"]]
+        [
+            name,
+            *(f"{e[key]:,}" for key in ("parameters", "image_size", "embedding_size")),
+            e["description"],
+            " ".join(e["stages"]),
+        ]
         for name, e in entries.items()
     ]
     show_table(columns, rows)
+    columns = ["trained weights", "for", "licence", "trained on", "from", "installed"]
+    rows = [
+        [name, f["purpose"], f["licence"], f["trained_on"], f["package"], "yes" if f["installed"] else "no"]
+        for name, f in files.items()
+    ]
+    print()
+    show_table(columns, rows)
+
+
+def stage_sizes(name: str) -> dict[str, int]:
+    """Parameters of each stage of a backbone, in order."""
+    stages = create_backbone(name, device="meta").all_stages()
+    return {stage.name: sum(p.numel() for m in stage.modules for p in m.parameters()) for stage in stages}

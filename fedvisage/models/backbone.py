@@ -3,12 +3,18 @@
 A backbone takes images in its own normalisation, (N, 3, H, W), and gives embeddings (N, d) that are not normalised;
 `preprocess` gets there from 8-bit RGB images (N, H, W, 3) and `embed` goes all the way. Images of another size are
 refused, never resized: alignment and cropping belong to the data, not to the network.
+
+A backbone is a row of stages. `train_from` freezes those before one of them: they are in evaluation mode and in full
+precision whatever happens to the rest, and always see `CHUNK` images at a time, so that what they make of an image has
+the same bits in any batch. Whatever takes images then takes what the frozen stages made of them as well.
 """
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -16,7 +22,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedvisage.core.errors import FedVisageError
+from fedvisage.core.errors import FedVisageError, nearest
+
+CHUNK = 16
+"""Images that frozen stages see at a time."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +45,18 @@ class BackboneMetadata:
     std: tuple[float, float, float] = (0.5, 0.5, 0.5)
 
 
+class Stage(NamedTuple):
+    """A part of a network that can be trained while those before it stay as they are."""
+
+    name: str
+    modules: tuple[nn.Module, ...]
+    run: Callable[[Tensor], Tensor]
+
+
 class Backbone(nn.Module):
     """Base of all backbones.
 
-    A family says how it computes (`forward`) and how its weights start (`initialise_weight`).
+    A family says how it computes (`all_stages`) and how its weights start (`initialise_weight`).
     """
 
     metadata: BackboneMetadata
@@ -49,6 +66,85 @@ class Backbone(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.transformation = None
+        self.cut = 0
+        """Number of frozen stages."""
+        self._digest = ""
+
+    def all_stages(self) -> tuple[Stage, ...]:
+        """What it computes, in order: images (N, 3, H, W) to embeddings (N, d)."""
+        raise TypeError(f"{type(self).__name__} does not say what its stages are")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Images (N, 3, H, W) in this network's normalisation to embeddings (N, d)."""
+        return self.from_cut(self.to_cut(x))
+
+    def features_of(self, inputs: Tensor) -> Tensor:
+        """Embeddings (n, d) for training: of 8-bit images (n, H, W, 3), or of what the frozen stages made of them."""
+        return self.from_cut(
+            inputs if self.cut and inputs.is_floating_point() else self.to_cut(self.preprocess(inputs))
+        )
+
+    def to_cut(self, x: Tensor) -> Tensor:
+        """What the frozen stages make of images (N, 3, H, W); the images themselves where there are none."""
+        if not self.cut:
+            return x
+        stages, parts = self.all_stages()[: self.cut], []
+        with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
+            for start in range(0, len(x), CHUNK):
+                part = x[start : start + CHUNK]
+                full = functional.pad(part, (0, 0, 0, 0, 0, 0, 0, CHUNK - len(part)))
+                for stage in stages:
+                    full = stage.run(full)
+                parts.append(full[: len(part)])
+            return torch.cat(parts).contiguous()
+
+    def from_cut(self, x: Tensor) -> Tensor:
+        """Embeddings (N, d) of what the frozen stages give."""
+        for stage in self.all_stages()[self.cut :]:
+            x = stage.run(x)
+        return x
+
+    def train_from(self, name: str) -> Self:
+        """Freeze every stage before the one called `name`."""
+        stages = self.all_stages()
+        names = [stage.name for stage in stages]
+        if name not in names:
+            raise FedVisageError(
+                f"{self.metadata.name} has no stage '{name}': {nearest(name, names)} (it has {', '.join(names)})"
+            )
+        self.cut, self._digest = names.index(name), ""
+        for stage in stages[: self.cut]:
+            for module in stage.modules:
+                module.requires_grad_(False)
+        return self.train(self.training)
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode; frozen stages stay in evaluation mode."""
+        super().train(mode)
+        if self.cut:
+            for stage in self.all_stages()[: self.cut]:
+                for module in stage.modules:
+                    module.eval()
+        return self
+
+    @property
+    def frozen(self) -> dict[str, Tensor]:
+        """Parameters and buffers of the frozen stages, by name: they neither change nor travel."""
+        names = {id(module): name for name, module in self.named_modules()}
+        modules = [module for stage in self.all_stages()[: self.cut] for module in stage.modules]
+        return {f"{names[id(m)]}.{name}": tensor for m in modules for name, tensor in m.state_dict().items()}
+
+    @property
+    def frozen_digest(self) -> str:
+        """Names what the frozen stages compute: it differs when a weight, the cut or the kind of network does."""
+        if not self._digest:
+            about = f"{self.metadata.name} {self.metadata.image_size} {self.cut} {CHUNK}"
+            digest = hashlib.sha256(about.encode())
+            for name, tensor in self.frozen.items():
+                digest.update(name.encode())
+                digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+            self._digest = digest.hexdigest()
+        return self._digest
 
     def initialise_weight(self, layer: nn.Conv2d | nn.Linear, generator: torch.Generator) -> None:
         """Draw the weight of one convolution or linear layer; its bias is zero already."""

@@ -12,12 +12,13 @@ N(0, 0.1²) instead, with which a fresh IR-100 overflows in evaluation mode, bef
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 
-from fedvisage.models.backbone import Backbone, BackboneMetadata
+from fedvisage.models.backbone import Backbone, BackboneMetadata, Stage
 from fedvisage.models.creation import IMAGE_MULTIPLE, register_backbone
 
 
@@ -84,12 +85,26 @@ class IResNet(Backbone):
         else:
             nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu", generator=generator)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Images (N, 3, H, W) to embeddings (N, d)."""
-        x = self.prelu(self.bn1(self.conv1(x.contiguous(memory_format=self.memory_format))))
-        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
-        embedding: Tensor = self.features(self.fc(self.dropout(self.bn2(x).flatten(1))))
-        return embedding
+    def all_stages(self) -> tuple[Stage, ...]:
+        """Stem, four stages of blocks, and the layers from the last map to the embedding."""
+        layers = {name: self.get_submodule(name) for name in ("layer1", "layer2", "layer3", "layer4")}
+        return (
+            Stage("stem", (self.conv1, self.bn1, self.prelu), self._stem),
+            *(Stage(name, (layer,), partial(self._layer, layer)) for name, layer in layers.items()),
+            Stage("head", (self.bn2, self.dropout, self.fc, self.features), self._head),
+        )
+
+    def _stem(self, x: Tensor) -> Tensor:
+        out: Tensor = self.prelu(self.bn1(self.conv1(x.contiguous(memory_format=self.memory_format))))
+        return out
+
+    def _layer(self, layer: nn.Module, x: Tensor) -> Tensor:
+        out: Tensor = layer(x.contiguous(memory_format=self.memory_format))
+        return out
+
+    def _head(self, x: Tensor) -> Tensor:
+        out: Tensor = self.features(self.fc(self.dropout(self.bn2(x).flatten(1))))
+        return out
 
 
 def published(name: str, depth: int, parameters: int, buffer_elements: int) -> BackboneMetadata:

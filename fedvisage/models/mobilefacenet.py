@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from fedvisage.models.backbone import Backbone, BackboneMetadata
+from fedvisage.models.backbone import Backbone, BackboneMetadata, Stage
 from fedvisage.models.creation import IMAGE_MULTIPLE, register_backbone
 
 STEM_WIDTH = 64
@@ -67,11 +67,22 @@ class MobileFaceNet(Backbone):
         """He-normal over the inputs, which for a depthwise convolution are those of one channel."""
         nn.init.kaiming_normal_(layer.weight, nonlinearity="relu", generator=generator)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Images (N, 3, H, W) to embeddings (N, d)."""
-        x = self.widen(self.bottlenecks(self.depthwise(self.stem(x))))
-        embedding: Tensor = self.features(self.pool(x))
-        return embedding.flatten(1)
+    def all_stages(self) -> tuple[Stage, ...]:
+        """The two layers at full width, the rows of bottlenecks, and the layers from the last map to the embedding."""
+        rows, start = [], 0
+        for number, (_, _, repeats, _) in enumerate(BOTTLENECKS, 1):
+            row = list(self.bottlenecks)[start : start + repeats]
+            rows.append(Stage(f"row{number}", tuple(row), nn.Sequential(*row)))
+            start += repeats
+        return (
+            Stage("stem", (self.stem, self.depthwise), lambda x: self.depthwise(self.stem(x))),
+            *rows,
+            Stage("head", (self.widen, self.pool, self.features), self._head),
+        )
+
+    def _head(self, x: Tensor) -> Tensor:
+        out: Tensor = self.features(self.pool(self.widen(x))).flatten(1)
+        return out
 
 
 @register_backbone(

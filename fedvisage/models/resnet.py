@@ -15,7 +15,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from fedvisage.models.backbone import Backbone, BackboneMetadata
+from fedvisage.models.backbone import Backbone, BackboneMetadata, Stage
 from fedvisage.models.creation import register_backbone
 
 WIDTHS = (64, 128, 256, 512)
@@ -67,12 +67,14 @@ class ResNet(Backbone):
         else:
             nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu", generator=generator)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Images (N, 3, H, W) to embeddings (N, d)."""
-        x = self.bn1(self.conv1(x)).relu()
-        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
-        embedding: Tensor = self.features(self.fc(x.mean(dim=(2, 3))))
-        return embedding
+    def all_stages(self) -> tuple[Stage, ...]:
+        """Stem, four stages of blocks, and the layers from the last map to the embedding."""
+        layers = {name: self.get_submodule(name) for name in ("layer1", "layer2", "layer3", "layer4")}
+        return (
+            Stage("stem", (self.conv1, self.bn1), lambda x: self.bn1(self.conv1(x)).relu()),
+            *(Stage(name, (layer,), layer) for name, layer in layers.items()),
+            Stage("head", (self.fc, self.features), lambda x: self.features(self.fc(x.mean(dim=(2, 3))))),
+        )
 
 
 @register_backbone(

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from fedvisage.models.backbone import Backbone, BackboneMetadata
+from fedvisage.models.backbone import Backbone, BackboneMetadata, Stage
 from fedvisage.models.creation import IMAGE_MULTIPLE, register_backbone
 
 WIDTHS = (64, 128, 256, 512)
@@ -59,10 +59,12 @@ class Sphere(Backbone):
         else:
             nn.init.xavier_uniform_(layer.weight, generator=generator)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Images (N, 3, H, W) to embeddings (N, d)."""
-        embedding: Tensor = self.fc(self.stages(x).flatten(1))
-        return embedding
+    def all_stages(self) -> tuple[Stage, ...]:
+        """Four stages of blocks and the linear layer."""
+        return (
+            *(Stage(f"stage{number}", (layer,), layer) for number, layer in enumerate(self.stages, 1)),
+            Stage("head", (self.fc,), lambda x: self.fc(x.flatten(1))),
+        )
 
 
 def published(depth: int, parameters: int) -> BackboneMetadata:

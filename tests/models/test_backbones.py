@@ -15,8 +15,10 @@ from fedvisage.models.creation import count
 # Parameters and buffer elements counted with the authors' networks (spec.md, section A). For ir-100 and resnet-34 they
 # follow from the layers: see test_network_structure.py for the former; torchvision's resnet34 has 21,284,672 parameters
 # without its classifier, to which the linear layer adds 512*512 + 512 and BatchNorm 2*512. MobileFaceNet's paper says
-# 0.99M; its table 1 with BatchNorm and PReLU everywhere is 1,003,136.
+# 0.99M; its table 1 with BatchNorm and PReLU everywhere is 1,003,136. dlib's file holds 5,614,592 numbers, of which two
+# per channel of the 29 convolutions are affine and folded: 7 convolutions of 32 channels, 8 of 64, 6 of 128, 8 of 256.
 SIZES = {
+    "dlib-resnet": (5_614_592 - 2 * (7 * 32 + 8 * 64 + 6 * 128 + 8 * 256), 0),
     "ir-18": (24_025_600, 14_751),
     "ir-34": (34_139_328, 25_911),
     "ir-50": (43_590_848, 38_223),
@@ -66,7 +68,8 @@ def test_metadata_says_what_a_reader_needs(name: str) -> None:
     metadata = BACKBONES[name].metadata
     assert metadata.name == name
     assert metadata.channels == "RGB"
-    assert (metadata.mean, metadata.std) == ((0.5,) * 3, (0.5,) * 3)
+    dlibs = ((122.782 / 255, 117.001 / 255, 104.298 / 255), (256 / 255,) * 3)
+    assert (metadata.mean, metadata.std) == (dlibs if name == "dlib-resnet" else ((0.5,) * 3, (0.5,) * 3))
     assert metadata.description
     assert metadata.source
     assert metadata.licence
