@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 
 from fedvisage import methods as _methods
@@ -19,9 +18,9 @@ from fedvisage.core.method import METHODS, REGULARISERS, WEIGHTINGS, Component, 
 from fedvisage.core.randomness import Streams
 from fedvisage.core.registry import Registry
 from fedvisage.core.weights import Weights
-from fedvisage.faces.faceset import FaceSet, open_faceset, write_faceset
+from fedvisage.faces.faceset import FaceSet
+from fedvisage.faces.opening import open_source
 from fedvisage.faces.partition import Partition, party_faces
-from fedvisage.faces.synthetic import SyntheticFaces
 from fedvisage.federation import Host, InProcess, MakeHost, StateStore, Transport, Workers
 from fedvisage.models import create_backbone
 from fedvisage.training import choose_device, loss_of
@@ -122,17 +121,7 @@ def _table(name: str, part: Component | None) -> dict[str, Any]:
 
 def open_faces(recipe: Recipe, cache: Path) -> FaceSet:
     """The recipe's face set; synthetic faces are rendered into `cache` once."""
-    settings = recipe.faces
-    if settings.source != "synthetic":
-        return open_faceset(Path(settings.source))
-    if not (cache / "faces.json").exists():
-        source = SyntheticFaces(
-            settings.seed, settings.identities, settings.images_per_identity, settings.size, settings.domain
-        )
-        width = len(str(settings.identities - 1))
-        names = tuple(f"person-{number:0{width}d}" for number in range(settings.identities))
-        write_faceset(cache, FaceSet(source, np.asarray(source.labels), names))
-    return open_faceset(cache)
+    return open_source(recipe.faces, cache)
 
 
 @dataclass(frozen=True)

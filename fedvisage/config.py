@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
 
 from fedvisage.core.errors import FedVisageError, nearest
 
@@ -30,29 +30,103 @@ class Section(BaseModel):
 
 
 class Faces(Section):
-    """Where the images come from: the built-in generator, or a folder written by `fedvisage data`."""
+    """Where the images come from: the built-in generator, or folders written by `fedvisage data`."""
 
-    source: str = "synthetic"
+    source: str | Annotated[tuple[str, ...], Field(min_length=1)] = "synthetic"
+    """Several folders are joined, each a domain under its folder's name, its people called `domain/name`."""
     size: Annotated[int, Field(ge=16, le=1024)] = 48
+    resize: bool = False
+    """Whether folders of another size are scaled when read; if not, they are refused."""
     identities: Count = 300
     images_per_identity: Annotated[int, Field(ge=2)] = 20
-    domain: str = "daylight"
+    domain: str | Annotated[tuple[str, ...], Field(min_length=1)] = "daylight"
+    """Of synthetic faces; over several domains the identities are shared out evenly."""
     seed: int = 0
 
 
-class Partition(Section):
-    """Which identities are public, which belong to which party, and which nobody trains on."""
+Names = str | tuple[str, ...]
+"""The names of people, or a file with a name per line."""
 
-    public: Annotated[int, Field(ge=0)] = 0
-    test: Annotated[int, Field(ge=0)] = 0
+
+class People(Section):
+    """Some people: by name, of a domain, of folds of the set's pairs; all of those, or a number of them drawn."""
+
+    count: Count | None = None
+    domain: str | None = None
+    folds: tuple[Count, ...] = ()
+    """Those in these folds of the folder's list `pairs`."""
+    names: Names = ()
+    min_images: Count | None = None
+    """By default `partition.min_images`."""
+
+
+class Group(People):
+    """Parties that have something in common, such as their role or the domain of their people."""
+
+    role: Literal["trainer", "source", "target", "validator"] = "trainer"
+    parties: Count = 1
+    sizes: Literal["equal", "log-normal"] = "equal"
+    identities_per_party: Count | None = None
+    shared: Annotated[float, Field(ge=0, le=1)] = 0.0
+    holders: Annotated[int, Field(ge=2)] = 2
+    held_out: Annotated[float, Field(ge=0, lt=1)] | None = None
+    """By default `partition.held_out`, and nothing where the party has no labels or does not train."""
+
+
+def _how(part: Any) -> str:
+    return "people" if isinstance(part, dict | People) else "number"
+
+
+Part = Annotated[
+    Annotated[int, Field(ge=0), Tag("number")] | Annotated[People, Tag("people")],
+    Discriminator(_how),
+]
+"""A number of people drawn from all that are left, or a table that says who."""
+
+
+class Partition(Section):
+    """Which people are public, which belong to which party, and which nobody trains on."""
+
+    public: Part = 0
+    test: Part = 0
+    validation: Part = 0
+    """Like the test, for choosing hyper-parameters."""
+    probes: Annotated[int, Field(ge=0)] = 0
+    """Images of each test person that are looked for among the others, the gallery."""
     validators: Annotated[int, Field(ge=0)] = 0
     identities_per_validator: Count = 20
     parties: Count = 8
+    by: Literal["identity", "domain"] = "identity"
+    """Whether the parties mix people of all domains, or each has people of one."""
     sizes: Literal["equal", "log-normal"] = "equal"
     identities_per_party: Count | None = None
     """With equal sizes; by default the remaining identities are shared out evenly."""
+    shared: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Share of the parties' people that several of them hold, each with images of its own."""
+    holders: Annotated[int, Field(ge=2)] = 2
+    """Parties that hold a shared person."""
     held_out: Annotated[float, Field(ge=0, lt=1)] = 0.2
     """Share of each person's images that the party keeps for its own evaluation."""
+    min_images: Count = 1
+    """People with fewer are left out."""
+    max_images: Count | None = None
+    """Of each public person and each person of a party; the others are left out."""
+    exclude: Names = ()
+    groups: dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")], Group] = {}
+    """Parties named group by group, in place of `parties`."""
+    file: str | None = None
+    """A saved partition to take as it is."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _count_the_groups(cls, table: Any) -> Any:
+        """`parties` is how many there are besides validators, however they are named."""
+        if isinstance(table, dict) and isinstance(table.get("groups"), dict) and table["groups"]:
+            groups = [dict(group) for group in table["groups"].values() if isinstance(group, dict | Group)]
+            counts = [group.get("parties", 1) for group in groups if group.get("role") != "validator"]
+            if all(isinstance(count, int) for count in counts):
+                return table | {"parties": sum(counts)}
+        return table
 
 
 class Backbone(Section):
@@ -223,9 +297,10 @@ def validated(model: type[Model], table: Mapping[str, Any], where: str) -> Model
         return model.model_validate(table)
     except ValidationError as error:
         first = error.errors()[0]
-        path = ".".join(str(part) for part in first["loc"])
+        where_in = [part for part in first["loc"] if part not in ("number", "people", "[key]")]
+        path = ".".join(str(part) for part in where_in)
         if first["type"] == "extra_forbidden":
-            known = _known(model, first["loc"][:-1])
+            known = _known(model, where_in[:-1])
             raise FedVisageError(f"{where}: unknown key '{path}': {nearest(str(first['loc'][-1]), known)}") from None
         message = first["msg"].removeprefix("Value error, ")
         raise FedVisageError(f"{where}: {path + ': ' if path else ''}{message}") from None
@@ -264,13 +339,24 @@ def _put(table: dict[str, Any], path: str, value: Any) -> None:
     table[key] = value
 
 
-def _known(model: type[BaseModel], path: tuple[Any, ...]) -> list[str]:
-    for part in path:
-        kind = model.model_fields[str(part)].annotation
-        if not (isinstance(kind, type) and issubclass(kind, BaseModel)):
+def _known(model: type[BaseModel], path: Sequence[Any]) -> list[str]:
+    """The keys of the table at `path`; the names in a table of tables are free."""
+    parts = iter(path)
+    for part in parts:
+        annotation = model.model_fields[str(part)].annotation
+        inner = _model_in(annotation)
+        if inner is None:
             return []
-        model = kind
+        if get_origin(annotation) is dict:
+            next(parts, None)
+        model = inner
     return list(model.model_fields)
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for part in get_args(annotation) if (found := _model_in(part))), None)
 
 
 def _write(table: Mapping[str, Any], path: str, lines: list[str]) -> None:

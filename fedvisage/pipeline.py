@@ -144,7 +144,9 @@ class _Run:
     def _partition(self) -> Partition:
         path = self.folder / "partition.json"
         if path.exists():
-            return Partition.load(path)
+            partition = Partition.load(path)
+            partition.check(self.faces.labels)
+            return partition
         partition = make_partition(self.faces, self.recipe.partition, self.streams.child("partition"))
         partition.save(path, self.faces.names, self.faces.labels)
         return partition

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from fedvisage.build import build_parts, resolve
-from fedvisage.config import Recipe
+from fedvisage.config import People, Recipe
 from fedvisage.core.assembly import Assembly
 from fedvisage.core.errors import FedVisageError
 from fedvisage.core.parcel import (
@@ -20,7 +20,7 @@ from fedvisage.core.parcel import (
     PUBLIC_EMBEDDINGS,
     group_bytes,
 )
-from fedvisage.core.phase import Phase
+from fedvisage.core.phase import VALIDATOR, Phase
 from fedvisage.core.weights import Weights
 from fedvisage.models import Backbone, create_backbone
 
@@ -75,12 +75,26 @@ def identities_per_party(recipe: Recipe) -> int:
     share = recipe.partition
     if share.identities_per_party:
         return share.identities_per_party
-    if recipe.faces.source != "synthetic":
+    groups = [group for group in share.groups.values() if group.role != VALIDATOR]
+    said = [group.identities_per_party * group.parties for group in groups if group.identities_per_party]
+    if groups and len(said) == len(groups):
+        return sum(said) // share.parties
+    parts = [share.public, share.test, share.validation, share.validators * share.identities_per_validator]
+    counts = [part.count if isinstance(part, People) else part for part in parts]
+    if recipe.faces.source != "synthetic" or None in counts:
         raise FedVisageError("set partition.identities_per_party to plan for a face folder that is not looked at")
-    left = recipe.faces.identities - share.public - share.test - share.validators * share.identities_per_validator
+    left = recipe.faces.identities - sum(count or 0 for count in counts)
     if share.parties < 1 or left < share.parties:
         raise FedVisageError(f"{recipe.faces.identities} identities are too few for this partition")
     return left // share.parties
+
+
+def _public(recipe: Recipe) -> int:
+    public = recipe.partition.public
+    count = public.count if isinstance(public, People) else public
+    if count is None:
+        raise FedVisageError("set partition.public.count to plan for public people who are not looked at")
+    return count
 
 
 def participants(recipe: Recipe) -> int:
@@ -113,7 +127,7 @@ def _group_sizes(recipe: Recipe, weights: Weights, model: Backbone, people: int)
         BUFFERS: group_bytes(weights.buffers),
         PRIVATE_EMBEDDINGS: people * width,
         IDENTITY_TOKENS: people * 8,
-        PUBLIC_EMBEDDINGS: recipe.partition.public * width,
+        PUBLIC_EMBEDDINGS: _public(recipe) * width,
         OPTIMISER: group_bytes(weights.backbone),
     }
 

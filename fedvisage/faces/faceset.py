@@ -1,8 +1,9 @@
 """Sets of face images with identities, and views of them.
 
-Images live in memory or in an `.npy` file that is read row by row (never mapped: resident memory does not grow with
-the set, and a truncated file is an error instead of a crash). A folder written by `fedvisage data synth` holds
-`images.npy` (N, H, W, 3) uint8, `labels.npy` (N,) int64 and `faces.json` with the identities' names.
+Images live in memory, in an `.npy` file that is read row by row (never mapped: resident memory does not grow with the
+set, and a truncated file is an error instead of a crash), or as encoded records (see `records`). A folder written by
+`fedvisage data` holds `images.npy` (N, H, W, 3) uint8 or `images.bin` with `offsets.npy`, `labels.npy` (N,), a file for
+each of the `COLUMNS` there are, and `faces.json` with the names of people and domains.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from fedvisage.core.errors import FedVisageError
-
-Indices = NDArray[np.int64]
-Pixels = NDArray[np.uint8]
+from fedvisage.faces.records import EncodedImages
+from fedvisage.faces.records import Indices as Indices
+from fedvisage.faces.records import Pixels as Pixels
 
 FORMAT = 1
 
@@ -90,20 +91,54 @@ class FileImages:
         return out
 
 
+Scores = NDArray[np.float32]
+
+
 @dataclass(frozen=True)
 class FaceSet:
-    """All images of a data set, with the identity of each."""
+    """All images of a data set, with the identity of each, and more where the data set gives more."""
 
     images: ImageSource
     labels: Indices
     names: tuple[str, ...]
+    domain: Indices | None = None
+    """Which of `domains` each image is from (N,)."""
+    domains: tuple[str, ...] = ()
+    score: Scores | None = None
+    """How sure the face detector was of each image (N,)."""
+    landmarks: Scores | None = None
+    """Eyes, nose and corners of the mouth, image left to right, as x and y in pixels (N, 5, 2)."""
+    folders: tuple[tuple[Path, int], ...] = ()
+    """The folders it was opened from, each with the number of its first image: where its lists are."""
 
     def __post_init__(self) -> None:
         if len(self.images) != len(self.labels):
             raise FedVisageError(f"{len(self.images):,} images but {len(self.labels):,} labels")
+        for name, shape in COLUMNS.items():
+            column = getattr(self, name)
+            if column is not None and column.shape != (len(self.labels), *shape):
+                raise FedVisageError(f"the {name} of {len(self.labels):,} images cannot have shape {column.shape}")
+        if self.domain is not None and not _numbers_into(self.domain, self.domains):
+            raise FedVisageError("the domains of the images are not all named")
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def domain_of_people(self) -> Indices:
+        """The domain that most images of each person are from (people,); 0 where there are no domains."""
+        counts = np.zeros((len(self.names), max(1, len(self.domains))), np.int64)
+        domain = self.domain if self.domain is not None else np.zeros_like(self.labels)
+        np.add.at(counts.reshape(-1), self.labels * counts.shape[1] + domain, 1)
+        return np.asarray(counts.argmax(axis=1), dtype=np.int64)
+
+
+COLUMNS: dict[str, tuple[int, ...]] = {"domain": (), "score": (), "landmarks": (5, 2)}
+"""What there may be per image besides its identity, each in a file of its name, and the shape of one entry."""
+
+
+def _numbers_into(column: NDArray[Any], names: tuple[str, ...]) -> bool:
+    integers = column.ndim == 1 and column.dtype.kind in "iu"
+    return integers and (not len(column) or bool(0 <= column.min() <= column.max() < len(names)))
 
 
 class Faces:
@@ -116,9 +151,10 @@ class Faces:
     def __init__(
         self, whole: FaceSet, indices: Sequence[int] | Indices, labelled: bool = True, like: Faces | None = None
     ) -> None:
-        self._images, self._names = whole.images, whole.names
+        self._images = whole.images
         self._indices = np.asarray(indices, dtype=np.int64)
         self._identities = whole.labels[self._indices] if labelled else None
+        self._names = whole.names if labelled else ()
         self._like = like
 
     @cached_property
@@ -144,7 +180,7 @@ class Faces:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Name of each class's person, nobody without labels."""
+        """The name of each class's person; none without labels."""
         return tuple(self._names[person] for person in self.people)
 
     def __len__(self) -> int:
@@ -169,8 +205,25 @@ def write_faceset(folder: Path, faces: FaceSet, block: int = 64) -> None:
             npy.write_array_header_1_0(file, header)
             for start in range(0, len(faces), block):
                 file.write(faces.images.read(np.arange(start, min(start + block, len(faces)))).tobytes())
-        np.save(folder / "labels.npy", faces.labels)
-        (folder / "faces.json").write_text(json.dumps({"format": FORMAT, "names": faces.names}, indent=1) + "\n")
+    except OSError as error:
+        raise FedVisageError(f"cannot write faces to {folder}: {error.strerror or error}") from error
+    write_description(folder, faces)
+
+
+def write_description(folder: Path, faces: FaceSet, encoded: tuple[int, int] | None = None) -> None:
+    """Write what a face set's folder holds besides the images; last, so that a folder half written is none."""
+    table: dict[str, Any] = {"format": FORMAT, "names": faces.names}
+    if faces.domain is not None:
+        table["domains"] = faces.domains
+    if encoded:
+        table["encoded"] = {"height": encoded[0], "width": encoded[1]}
+    columns = {name: getattr(faces, name) for name in COLUMNS if getattr(faces, name) is not None}
+    try:
+        np.save(folder / "labels.npy", _narrow(faces.labels, len(faces.names)))
+        for name, column in columns.items():
+            np.save(folder / f"{name}.npy", _narrow(column, len(faces.domains)) if name == "domain" else column)
+        text = json.dumps(table | {"columns": list(columns)}, indent=1) + "\n"
+        (folder / "faces.json").write_text(text, encoding="utf-8")
     except OSError as error:
         raise FedVisageError(f"cannot write faces to {folder}: {error.strerror or error}") from error
 
@@ -185,15 +238,25 @@ def open_faceset(folder: Path) -> FaceSet:
     try:
         table = json.loads(description.read_text("utf-8"))
         names, version = tuple(str(name) for name in table["names"]), table["format"]
+        domains, encoded = tuple(map(str, table.get("domains", ()))), table.get("encoded")
+        size = (int(encoded["height"]), int(encoded["width"])) if encoded else None
+        present = [name for name in COLUMNS if name in table.get("columns", ())]
         labels = np.load(folder / "labels.npy", allow_pickle=False)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        columns = {name: np.load(folder / f"{name}.npy", allow_pickle=False) for name in present}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError) as error:
         raise FedVisageError(f"cannot read the faces in {folder}: {error}") from None
     if version != FORMAT:
         raise FedVisageError(f"{folder} has format {version}; this version reads format {FORMAT}")
-    if (
-        labels.ndim != 1
-        or labels.dtype.kind not in "iu"
-        or (len(labels) and not 0 <= labels.min() <= labels.max() < len(names))
-    ):
+    if not _numbers_into(labels, names):
         raise FedVisageError(f"{folder / 'labels.npy'} does not hold one identity number per image")
-    return FaceSet(FileImages(folder / "images.npy"), labels.astype(np.int64), names)
+    for name, column in columns.items():
+        if column.dtype.kind not in ("iu" if name == "domain" else "f"):
+            raise FedVisageError(f"{folder / name}.npy holds {column.dtype}, no {name} of images")
+        columns[name] = column.astype(np.int64 if name == "domain" else np.float32)
+    images = EncodedImages(folder, size) if size else FileImages(folder / "images.npy")
+    return FaceSet(images, labels.astype(np.int64), names, domains=domains, folders=((folder, 0),), **columns)
+
+
+def _narrow(column: Indices, count: int) -> NDArray[Any]:
+    """The numbers as the smallest type that holds them: millions of images, one label each."""
+    return column.astype(np.min_scalar_type(max(0, count - 1)))

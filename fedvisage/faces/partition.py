@@ -1,179 +1,169 @@
 """From identities to parties: who is public, who belongs to which party, and who is only tested on.
 
-A partition names every image it uses, is saved with the run as readable JSON, and does not depend on the order of
-files: identities are drawn by name. No image is both trained on and tested on, and test identities belong to nobody.
+Public, test, validation, validator and party people are drawn in that order; who is asked for by name or fold is taken
+before anybody is drawn. Then each person's images are shared out.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from functools import cached_property
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
+from fedvisage.config import Group, Part, People
 from fedvisage.config import Partition as Settings
-from fedvisage.core.codec import write_atomically
 from fedvisage.core.errors import FedVisageError
-from fedvisage.core.phase import TRAINER, VALIDATOR
+from fedvisage.core.phase import SOURCE, TARGET, TRAINER, VALIDATOR
 from fedvisage.core.randomness import Streams
-from fedvisage.faces.faceset import Faces, FaceSet, Indices
+from fedvisage.faces.faceset import FaceSet, Indices
+from fedvisage.faces.pool import Pool
+from fedvisage.faces.shares import Partition, PartyFaces, Share, party_faces
 
-POOLED = "pooled"
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """The images of one party, as numbers in the face set."""
-
-    role: str
-    train: tuple[int, ...]
-    held_out: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
-class Partition:
-    """Images of the public identities, of each party, and of the identities nobody trains on."""
-
-    public: tuple[int, ...]
-    test: tuple[int, ...]
-    parties: Mapping[str, Share]
-
-    def pooled(self) -> Partition:
-        """One party that holds everything the trainers hold: the upper bound that federated learning may not have."""
-        trainers = [share for share in self.parties.values() if share.role != VALIDATOR]
-        train = tuple(sorted({index for share in trainers for index in share.train}))
-        held_out = tuple(sorted({index for share in trainers for index in share.held_out}))
-        return Partition(self.public, self.test, {POOLED: Share(TRAINER, train, held_out)})
-
-    def save(self, path: Path, names: Sequence[str], labels: Indices) -> None:
-        """Write it as JSON, with the identities' names beside the image numbers."""
-
-        def identities(images: Sequence[int]) -> list[str]:
-            return [names[label] for label in np.unique(labels[list(images)])]
-
-        def pieces() -> Iterator[bytes]:
-            for name, images in (("public", self.public), ("test", self.test)):
-                entry = json.dumps({"identities": identities(images), "images": images})
-                yield f'{"{" if name == "public" else ""}"{name}": {entry},\n'.encode()
-            yield b'"parties": {'
-            for number, (name, share) in enumerate(self.parties.items()):
-                entry = json.dumps({"identities": identities(share.train), **asdict(share)})
-                yield f"{',' if number else ''}\n{json.dumps(name)}: {entry}".encode()
-            yield b"\n}}\n"
-
-        write_atomically(path, pieces())
-
-    @staticmethod
-    def load(path: Path) -> Partition:
-        """Read it back."""
-        try:
-            table = json.loads(path.read_text("utf-8"))
-            parties = {
-                name: Share(entry["role"], tuple(entry["train"]), tuple(entry["held_out"]))
-                for name, entry in table["parties"].items()
-            }
-            return Partition(tuple(table["public"]["images"]), tuple(table["test"]["images"]), parties)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise FedVisageError(f"cannot read the partition {path}: {error}") from None
-
-
-class PartyFaces:
-    """All images one party can reach (see `core.method.PartyFaces`); looked up when first asked for."""
-
-    def __init__(self, whole: FaceSet, share: Share, public: Sequence[int] = ()) -> None:
-        self._whole, self._share, self._public = whole, share, public
-
-    @cached_property
-    def train(self) -> Faces:
-        """What it trains on."""
-        return Faces(self._whole, self._share.train)
-
-    @cached_property
-    def held_out(self) -> Faces | None:
-        """Further images of the same people."""
-        return Faces(self._whole, self._share.held_out, like=self.train) if self._share.held_out else None
-
-    @cached_property
-    def public(self) -> Faces | None:
-        """Public people."""
-        return Faces(self._whole, self._public) if self._public else None
-
-
-def party_faces(whole: FaceSet, partition: Partition, party: str) -> tuple[str, PartyFaces]:
-    """The role of a party and its images."""
-    share = partition.parties[party]
-    return share.role, PartyFaces(whole, share, partition.public)
+__all__ = ["Partition", "PartyFaces", "Share", "make_partition", "party_faces"]
 
 
 def make_partition(faces: FaceSet, settings: Settings, streams: Streams) -> Partition:
-    """Draw public, test, validator and party identities, in that order, and share each person's images out."""
-    order = sorted(np.unique(faces.labels).tolist(), key=lambda label: faces.names[label])
-    streams.numpy("identities").shuffle(order)
-    images = _images_by_identity(faces.labels)
-    reserved = settings.public + settings.test + settings.validators * settings.identities_per_validator
-    left = len(order) - reserved
-    if left < settings.parties:
-        raise FedVisageError(
-            f"{len(order)} identities are too few for {settings.public} public, {settings.test} test and "
-            f"{settings.parties} parties with at least one each"
-        )
-    take = iter(order)
-    public = [next(take) for _ in range(settings.public)]
-    test = [next(take) for _ in range(settings.test)]
+    """The partition a recipe asks for."""
+    if settings.file is not None:
+        partition = Partition.load(Path(settings.file))
+        partition.check(faces.labels)
+        return partition
+    pool = Pool(faces, streams, settings.exclude, settings.min_images)
+    groups = _groups(settings, faces.domains)
+    asked: dict[str, Part] = {"public": settings.public, "test": settings.test, "validation": settings.validation}
+    asked |= {f"groups.{name}": group for name, group in groups.items()}
+    named = {part: pool.take(who, part) for part, who in asked.items() if _is_named(who)}
+    public, test, validation = (
+        named[part] if part in named else pool.take(asked[part], part) for part in ("public", "test", "validation")
+    )
     parties: dict[str, Share] = {}
     for number in range(settings.validators):
-        people = [next(take) for _ in range(settings.identities_per_validator)]
-        parties[f"validator-{number:02d}"] = Share(VALIDATOR, _gather(images, people))
-    digits = max(2, len(str(settings.parties - 1)))
-    for number, count in enumerate(_sizes(settings, left, streams)):
-        people = sorted(next(take) for _ in range(count))
-        own = [(faces.names[person], images[person]) for person in people]
-        parties[f"party-{number:0{digits}d}"] = _share(own, settings.held_out, streams)
-    _check(parties)
-    return Partition(_gather(images, public), _gather(images, test), parties)
+        people = pool.take(settings.identities_per_validator, "validators")
+        parties[f"validator-{number:02d}"] = Share(VALIDATOR, pool.gather(people))
+    for name, group in groups.items():
+        part = f"groups.{name}" if settings.groups else "parties"
+        people = named[part] if part in named else pool.take(_with_count(group), part)
+        own = streams.child("group", name) if len(groups) > 1 or settings.groups else streams
+        parties |= _shares(pool, name, part, group, people, settings, own)
+    _refuse_too_few_images(parties)
+    partition = Partition(
+        pool.gather(public, settings.max_images),
+        pool.gather(test),
+        parties,
+        pool.gather(validation),
+        pool.probes(test, settings.probes),
+    )
+    partition.check(faces.labels)
+    return partition
 
 
-def _images_by_identity(labels: Indices) -> dict[int, Indices]:
-    order = np.argsort(labels, kind="stable")
-    cuts = np.flatnonzero(np.diff(labels[order])) + 1
-    return {int(labels[block[0]]): block for block in np.split(order, cuts)} if len(labels) else {}
+def _is_named(who: Part) -> bool:
+    return isinstance(who, People) and bool(who.names or who.folds)
 
 
-def _gather(images: Mapping[int, Indices], people: Sequence[int]) -> tuple[int, ...]:
-    return tuple(int(index) for person in sorted(people) for index in images[person])
+def _groups(settings: Settings, domains: tuple[str, ...]) -> dict[str, Group]:
+    """The groups of parties: the recipe's own, one of everybody, or one per domain."""
+    if settings.groups:
+        return dict(settings.groups)
+    same = {name: getattr(settings, name) for name in ("sizes", "identities_per_party", "shared", "holders")}
+    if settings.by == "identity":
+        return {"party": Group(parties=settings.parties, **same)}
+    if not domains:
+        raise FedVisageError("partition.by = 'domain', but these faces have no domains")
+    each, rest = divmod(settings.parties, len(domains))
+    if rest:
+        raise FedVisageError(f"{settings.parties} parties cannot be shared out evenly over {len(domains)} domains")
+    names = [re.sub(r"[^a-z0-9]+", "-", domain.lower()).strip("-") or "domain" for domain in domains]
+    names = [name if names.count(name) == 1 else f"{name}-{number}" for number, name in enumerate(names)]
+    return {n: Group(parties=each, domain=domain, **same) for n, domain in zip(names, domains, strict=True)}
 
 
-def _sizes(settings: Settings, left: int, streams: Streams) -> list[int]:
+def _with_count(group: Group) -> Group:
+    """The group, asking for as many people as its parties are said to have."""
+    if group.identities_per_party is None or group.sizes != "equal" or group.count is not None:
+        return group
+    return group.model_copy(update={"count": group.parties * group.identities_per_party})
+
+
+def _shares(
+    pool: Pool, name: str, part: str, group: Group, people: Sequence[int], settings: Settings, streams: Streams
+) -> dict[str, Share]:
+    """The shares of a group's parties."""
+    if len(people) < group.parties:
+        raise FedVisageError(f"partition.{part}: {group.parties:,} parties, but {len(people):,} people are left")
+    held_out = group.held_out
+    if held_out is None:
+        held_out = settings.held_out if group.role in (TRAINER, SOURCE) else 0.0
+    if held_out and group.role == TARGET:
+        raise FedVisageError(f"partition.{part}: a target has no labels to score held-out images with; use a test")
+    take = iter(people)
+    homes = [sorted(next(take) for _ in range(count)) for count in _sizes(group, len(people), part, streams)]
+    most = settings.max_images
+    dealt = _deal(pool, part, group, homes, most) if group.shared else {}
+    digits = max(2, len(str(group.parties - 1)))
+    parties = {}
+    for number, own in enumerate(homes):
+        images = [(person, dealt[number, person] if dealt else pool.images(person, most)) for person in own]
+        parties[f"{name}-{number:0{digits}d}"] = _share(pool, group.role, images, held_out)
+    return parties
+
+
+def _sizes(group: Group, left: int, part: str, streams: Streams) -> list[int]:
     """Identities per party."""
-    count = settings.parties
-    if settings.sizes == "log-normal":
+    count = group.parties
+    if group.sizes == "log-normal":
         shares = np.exp(streams.numpy("sizes").standard_normal(count))
         sizes = np.floor(shares / shares.sum() * (left - count)).astype(int) + 1
         for place in np.argsort(-shares, kind="stable")[: left - int(sizes.sum())]:
             sizes[place] += 1
         return [int(size) for size in sizes]
-    each = settings.identities_per_party or left // count
+    each = group.identities_per_party or left // count
     if each * count > left:
-        raise FedVisageError(f"{count} parties of {each} identities need {each * count}, but {left} are left")
+        raise FedVisageError(f"partition.{part}: {count} parties of {each} people each, but only {left:,} people")
     return [each] * count
 
 
-def _share(people: Sequence[tuple[str, Indices]], held_out: float, streams: Streams) -> Share:
+def _deal(
+    pool: Pool, part: str, group: Group, homes: list[list[int]], most: int | None
+) -> dict[tuple[int, int], Indices]:
+    """Give some people to further parties; the images of a person are dealt out to all who hold them."""
+    if group.holders > len(homes):
+        raise FedVisageError(f"partition.{part}: {group.holders} holders of a person, but {len(homes)} parties")
+    dealt = {(home, person): pool.images(person, most) for home, people in enumerate(homes) for person in people}
+    names, least, count = pool.faces.names, 2 * group.holders, round(group.shared * len(dealt))
+    able = sorted((names[person], home, person) for (home, person), own in dealt.items() if len(own) >= least)
+    if len(able) < count:
+        raise FedVisageError(
+            f"partition.{part}: {count} people are to be shared, but only {len(able)} have the {least} images "
+            f"that {group.holders} holders need"
+        )
+    for place in pool.streams.numpy("shared").permutation(len(able))[:count]:
+        name, home, person = able[place]
+        drawn = pool.streams.numpy("holders", name).permutation(len(homes)).tolist()
+        holders = [home, *(other for other in drawn if other != home)][: group.holders]
+        images = pool.shuffled("shares", person, dealt[home, person])
+        for holder, own in zip(holders, np.array_split(images, group.holders), strict=True):
+            dealt[holder, person] = np.sort(own)
+            if holder != home:
+                homes[holder] = sorted([*homes[holder], person])
+    return dealt
+
+
+def _share(pool: Pool, role: str, people: Sequence[tuple[int, Indices]], held_out: float) -> Share:
+    """The images a party trains on and those it keeps for its own evaluation."""
     train: list[int] = []
     kept: list[int] = []
-    for name, images in people:
-        own = images.copy()
-        streams.numpy("held-out", name).shuffle(own)
+    for person, images in people:
+        own = pool.shuffled("held-out", person, images)
         count = min(round(held_out * len(own)), len(own) - 1)
         kept += sorted(own[:count].tolist())
         train += sorted(own[count:].tolist())
-    return Share(TRAINER, tuple(train), tuple(kept))
+    return Share(role, tuple(train), tuple(kept))
 
 
-def _check(parties: Mapping[str, Share]) -> None:
+def _refuse_too_few_images(parties: dict[str, Share]) -> None:
     for name, share in parties.items():
         if len(share.train) < 2:
             raise FedVisageError(f"party '{name}' has {len(share.train)} training image; training needs at least 2")

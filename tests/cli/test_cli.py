@@ -118,7 +118,7 @@ def test_preview_writes_a_picture_with_a_row_per_person(fedvisage, tmp_path: Pat
         (["run", "smoke", "--set", "training.loss=cosfce"], "did you mean 'cosface'?"),
         (["run", "smoke", "--set", "backbone.name=ir-8"], "unknown backbone 'ir-8'"),
         (["run", "smoke", "--set", "partition.parties=0"], "partition.parties"),
-        (["run", "smoke", "--set", "partition.parties=60"], "too few"),
+        (["run", "smoke", "--set", "partition.parties=60"], "only 32 are left"),
         (["run", "smoke", "--set", "faces.source=/no/such/folder"], "no such folder"),
         (["run", "smoke", "--set", "faces.images_per_identity=2", "--set", "partition.held_out=0.5",
           "--set", "partition.identities_per_party=1"], "1 training image"),

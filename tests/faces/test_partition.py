@@ -136,11 +136,14 @@ def test_each_persons_held_out_images_are_drawn_for_that_person() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"parties": 9}, "8 identities are too few for 0 public, 0 test and 9 parties"),
-        ({"parties": 2, "public": 7}, "8 identities are too few for 7 public"),
-        ({"parties": 1, "public": 30}, "8 identities are too few for 30 public"),
-        ({"parties": 1, "validators": 1, "identities_per_validator": 8}, "too few"),
-        ({"parties": 3, "identities_per_party": 3}, "3 parties of 3 identities need 9, but 8 are left"),
+        ({"parties": 9}, "partition.parties: 9 parties, but 8 people are left"),
+        ({"parties": 2, "public": 7}, "partition.parties: 2 parties, but 1 people are left"),
+        ({"parties": 1, "public": 30}, "partition.public asks for 30 people, but only 8 are left"),
+        (
+            {"parties": 1, "validators": 1, "identities_per_validator": 8},
+            "partition.parties asks for people, but only 0",
+        ),
+        ({"parties": 3, "identities_per_party": 3}, "partition.parties asks for 9 people, but only 8 are left"),
         ({"parties": 8, "held_out": 0.6}, "party 'party-00' has 1 training image; training needs at least 2"),
     ],
 )
@@ -151,7 +154,7 @@ def test_what_cannot_be_shared_out_is_one_clear_line(settings: dict[str, Any], m
 
 
 def test_a_set_without_people_is_refused() -> None:
-    with pytest.raises(FedVisageError, match="0 identities are too few"):
+    with pytest.raises(FedVisageError, match="asks for people, but only 0 are left"):
         make(faceset([]), parties=1)
 
 

@@ -1,0 +1,84 @@
+"""From encoded bytes to pixels and back; whatever the bytes are, the result is an image or an error of ours.
+
+An image's size is read from its header before any pixel is decoded, so that a small file that claims to be huge costs
+nothing. Only still-image formats that face data comes in are tried.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+
+from fedvisage.core.errors import FedVisageError
+
+Pixels = NDArray[np.uint8]
+
+FORMATS = ("JPEG", "PNG", "BMP", "PPM", "WEBP")
+SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".pgm", ".ppm", ".pnm", ".webp"})
+MOST_PIXELS = 64_000_000
+MOST_BYTES = 256_000_000
+_ORIENTATION = 0x0112
+
+
+def open_image(data: bytes) -> Image.Image:
+    """The image in these bytes with its header read; refused where it claims too many pixels."""
+    try:
+        image = Image.open(io.BytesIO(data), formats=FORMATS)
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise FedVisageError(f"more than {MOST_PIXELS:,} pixels") from None
+    except Exception as error:  # a damaged header may raise anything
+        raise FedVisageError(f"no image: {_words(error)}") from None
+    if image.width * image.height > MOST_PIXELS:
+        raise FedVisageError(f"{image.width}x{image.height}: more than {MOST_PIXELS:,} pixels")
+    return image
+
+
+def pixels_of(image: Image.Image) -> Pixels:
+    """The pixels (H, W, 3) RGB of an opened image."""
+    try:
+        return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
+    except Exception as error:  # so may damaged pixels
+        raise FedVisageError(f"damaged image: {_words(error)}") from None
+
+
+def decode(data: bytes) -> Pixels:
+    """The pixels (H, W, 3) RGB of an encoded image as it is stored."""
+    return pixels_of(open_image(data))
+
+
+def turned(image: Image.Image) -> Image.Image:
+    """The image as the camera was held, where it says so."""
+    try:
+        if image.getexif().get(_ORIENTATION, 1) == 1:
+            return image
+        return ImageOps.exif_transpose(image)
+    except Exception as error:
+        raise FedVisageError(f"damaged image: {_words(error)}") from None
+
+
+def fit(pixels: Pixels, size: int) -> Pixels:
+    """The central square of an image (H, W, 3), scaled to (size, size, 3)."""
+    height, width = pixels.shape[:2]
+    if height == width == size:
+        return pixels
+    side = min(height, width)
+    top, left = (height - side) // 2, (width - side) // 2
+    square = Image.fromarray(np.ascontiguousarray(pixels[top : top + side, left : left + side]))
+    return np.asarray(square.resize((size, size), Image.Resampling.LANCZOS, reducing_gap=2.0))
+
+
+def encode(pixels: Pixels, kind: Literal["JPEG", "PNG"] = "JPEG") -> bytes:
+    """An image (H, W, 3) as JPEG of quality 95 with full colour, or as PNG."""
+    out = io.BytesIO()
+    Image.fromarray(pixels).save(out, kind, quality=95, subsampling=0)
+    return out.getvalue()
+
+
+def _words(error: Exception) -> str:
+    """The first line of an error, without the address of the object that Pillow likes to print."""
+    text = str(error).partition("\n")[0]
+    return "cannot identify image" if text.startswith("cannot identify image") else text or type(error).__name__
