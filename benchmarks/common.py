@@ -57,6 +57,23 @@ def peak_mb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
+def peak_above(work: Callable[[], object]) -> float:
+    """MB by which the process grows, at most, while `work` runs."""
+    before = _status("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the peak so far is forgotten
+    work()
+    return _status("VmHWM") - before
+
+
+def _status(field: str) -> float:
+    return int(Path("/proc/self/status").read_text("utf-8").split(f"{field}:")[1].split()[0]) / 1024
+
+
+def memory_row(name: str, mb: float) -> Row:
+    """A row for what is held beside the inputs, against the 1 GB it may be."""
+    return Row.of(f"memory, {name}", mb, 1000.0, "MB", "1 GB above the inputs", "< 1")
+
+
 def seconds(work: Callable[[], object]) -> float:
     """Wall-clock time of one call."""
     begin = time.perf_counter()
@@ -64,9 +81,12 @@ def seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - begin
 
 
-def side_by_side(ours: Callable[[], float], reference: Callable[[], float], times: int) -> tuple[float, float, float]:
-    """Medians of both, and the median of the ratios of neighbouring measurements."""
-    ours(), reference()
+def side_by_side(
+    ours: Callable[[], float], reference: Callable[[], float], times: int, *, warm: bool = True
+) -> tuple[float, float, float]:
+    """Medians of both, and the median of the ratios of neighbouring measurements, after one that does not count."""
+    if warm:
+        ours(), reference()
     pairs = [(ours(), reference()) for _ in range(times)]
     return median(p[0] for p in pairs), median(p[1] for p in pairs), median(p[0] / p[1] for p in pairs)
 
