@@ -267,14 +267,26 @@ def shipped_recipes() -> tuple[str, ...]:
 def load_recipe(source: str | Path, changes: Mapping[str, Any] | None = None) -> Recipe:
     """The recipe of a shipped name or a TOML file, with `changes` such as {"federation.rounds": 5} on top."""
     text, where = _read(str(source))
-    try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise FedVisageError(f"recipe {where} is not valid TOML: {error}") from error
+    table = _parse(text, f"recipe {where}")
     table.setdefault("method", dict(Recipe().method))
     for path, value in (changes or {}).items():
         _put(table, path, value)
     return validated(Recipe, table, f"recipe {where}")
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The table in a TOML file."""
+    try:
+        return _parse(path.read_text("utf-8"), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise FedVisageError(f"cannot read {path}: {error}") from error
+
+
+def _parse(text: str, where: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise FedVisageError(f"{where} is not valid TOML: {error}") from error
 
 
 def parse_change(text: str) -> tuple[str, Any]:

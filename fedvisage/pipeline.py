@@ -10,7 +10,7 @@ import math
 import os
 import platform
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -32,11 +32,11 @@ from fedvisage.core.randomness import Streams
 from fedvisage.core.weights import COUNTER, Weights, snapshot
 from fedvisage.faces.faceset import Faces
 from fedvisage.faces.partition import Partition, PartyFaces, Share, make_partition
-from fedvisage.federation import Event, Federation, StateStore, extra_trackers
+from fedvisage.federation import Event, Federation, Observe, StateStore, extra_trackers
 from fedvisage.methods.fedavg import EMBEDDINGS, FedAvg
 from fedvisage.models import create_backbone, load_model, personalised, save_model
 from fedvisage.report import write_report
-from fedvisage.scoring import Score, TestSet
+from fedvisage.scoring import Score, TestSet, headline
 from fedvisage.training import choose_device
 
 Watch = Callable[[Event], None]
@@ -120,8 +120,12 @@ class _Run:
             device=self.device,
         )
         self.weights = Weights(self.model, recipe.federation.batchnorm)
-        test = self.partition.test
-        self.test = TestSet(Faces(self.faces, test), recipe.evaluation, self.streams) if test else None
+        self.test = self._people(self.partition.test)
+        self.validation = self._people(self.partition.validation)
+
+    def _people(self, images: Sequence[int]) -> TestSet | None:
+        """A set of people to score models on; None without images."""
+        return TestSet(Faces(self.faces, images), self.recipe.evaluation, self.streams) if images else None
 
     def execute(self) -> dict[str, Any]:
         """All stages; the contents of evaluation.json."""
@@ -134,11 +138,9 @@ class _Run:
         name = recipe.method["name"]
         scores |= self._federate(build_parts(recipe), self.partition, folder, initial, name)
         for other in recipe.compare:
-            parts = build_parts(recipe, other)
-            partition = self.partition.pooled() if parts.method.pools else self.partition
             inner = folder / "compare" / other
             inner.mkdir(parents=True, exist_ok=True)
-            scores |= self._federate(parts, partition, inner, initial, other)
+            scores |= self._federate(build_parts(recipe, other), self.partition, inner, initial, other)
         return {"models": scores, "test": self.test.describe() if self.test else {}, "seed": recipe.seed}
 
     def _partition(self) -> Partition:
@@ -198,6 +200,7 @@ class _Run:
         recipe = self.recipe
         settings = recipe.federation
         if parts.method.pools:
+            partition = partition.pooled()
             settings = settings.model_copy(update={"threads_per_party": settings.threads, "workers": 1})
         maker = HostMaker(recipe, parts.components, partition, self.folder, folder)
         transport = make_transport(maker, settings, len(partition.parties))
@@ -229,22 +232,18 @@ class _Run:
             score = self._score_parties(personal, self.test)
         return {label: score} if score else {}
 
-    def _observer(self) -> Callable[[int, State], Mapping[str, float]] | None:
+    def _observer(self) -> Observe | None:
         every = self.recipe.evaluation.every
-        test = self.test
-        if not every or not test:
-            return None
+        sets = {"test": self.test, "validation": self.validation}
 
-        def observe(round: int, server: State) -> Mapping[str, float]:
+        def observe(round: int, server: State) -> Mapping[str, Mapping[str, float]]:
             if round % every and round != self.recipe.federation.rounds:
                 return {}
             self._load(server)
             with _threads(self.recipe.federation.threads):
-                score = test.score(self.model)
-            tars = {f"tar@{far}": tar for far, tar in score["tar"].items() if math.isfinite(tar)}
-            return {"accuracy": score["accuracy"]} | tars if "accuracy" in score else tars
+                return {name: headline(people.score(self.model)) for name, people in sets.items() if people}
 
-        return observe
+        return observe if every and any(sets.values()) else None
 
     def _personal_models(
         self, parts: Parts, server: State, generations: Mapping[str, str], folder: Path

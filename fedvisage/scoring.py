@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,12 @@ from fedvisage.training import embed_images
 Score = dict[str, Any]
 
 HISTOGRAM_BINS = 80
+
+
+def headline(score: Score) -> dict[str, float]:
+    """The numbers of a score that a learning curve shows: accuracy and the resolved rates."""
+    accuracy = {"accuracy": score["accuracy"]} if "accuracy" in score else {}
+    return accuracy | {f"tar@{far}": tar for far, tar in score["tar"].items() if math.isfinite(tar)}
 
 
 class TestSet:

@@ -2,7 +2,7 @@
 
 from fedvisage.federation.host import LOCAL_MODEL, Host
 from fedvisage.federation.in_process import InProcess, MakeHost, Workers
-from fedvisage.federation.rounds import Event, Federation
+from fedvisage.federation.rounds import Event, Federation, Observe
 from fedvisage.federation.store import StateStore
 from fedvisage.federation.trackers import extra_trackers
 from fedvisage.federation.transport import Failure, Transport
@@ -15,6 +15,7 @@ __all__ = [
     "Host",
     "InProcess",
     "MakeHost",
+    "Observe",
     "StateStore",
     "Transport",
     "Workers",

@@ -52,7 +52,8 @@ class Event:
     numbers: Mapping[str, float] = field(default_factory=dict)
 
 
-Observe = Callable[[int, State], Mapping[str, float]]
+Observe = Callable[[int, State], Mapping[str, Mapping[str, float]]]
+"""Scores of the global model after a round, by the set of people they are on."""
 
 
 def schedule(components: Sequence[Component], rounds: int) -> list[Step]:
@@ -273,8 +274,7 @@ class Federation:
         rows = [row]
         self._tell("absorbed", step, numbers=summary)
         seen = self.observe(step.round, server) if step.last_of_round and self.observe else {}
-        if seen:
-            rows.append({"round": step.round, "phase": "test", **seen})
+        rows += [{"round": step.round, "phase": people, **scores} for people, scores in seen.items()]
         for entry in rows:
             for tracker in (metrics, *self.trackers):
                 tracker.log(entry)

@@ -1,7 +1,18 @@
 """Federated methods: one paper, one file, both halves of the algorithm. Importing this registers all of them."""
 
-from fedvisage.methods import alone, central, fedavg, fedprox, weightings
+from fedvisage.methods import alone, central, fedavg, fedface, fedgc, fedprox, separation, weightings
 from fedvisage.methods.batchnorm import Recalibrate
 from fedvisage.methods.evaluate import EvaluateAtParties
 
-__all__ = ["EvaluateAtParties", "Recalibrate", "alone", "central", "fedavg", "fedprox", "weightings"]
+__all__ = [
+    "EvaluateAtParties",
+    "Recalibrate",
+    "alone",
+    "central",
+    "fedavg",
+    "fedface",
+    "fedgc",
+    "fedprox",
+    "separation",
+    "weightings",
+]

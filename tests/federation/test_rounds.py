@@ -539,9 +539,9 @@ def test_the_observer_is_asked_once_at_the_end_of_each_round(tmp_path: Path) -> 
     transport = InProcess(MakeToyHost(tmp_path))
     asked: list[int] = []
 
-    def observe(round: int, server: State) -> dict[str, float]:
+    def observe(round: int, server: State) -> dict[str, dict[str, float]]:
         asked.append(round)
-        return {"accuracy": 0.5}
+        return {"test": {"accuracy": 0.5}}
 
     Federation(
         Toy(), ByNumber(), [], PARTIES, transport, Settings(rounds=2), tmp_path, Streams(1), {}, 4, observe=observe

@@ -29,7 +29,8 @@ from small import (
 from fedvisage.core.method import Joined
 from fedvisage.core.parcel import BACKBONE, BUFFERS, PRIVATE_EMBEDDINGS
 from fedvisage.core.randomness import Streams
-from fedvisage.faces.partition import POOLED, party_faces
+from fedvisage.faces.partition import party_faces
+from fedvisage.faces.shares import POOLED
 from fedvisage.methods import EvaluateAtParties
 from fedvisage.methods.alone import Alone
 from fedvisage.methods.central import Central

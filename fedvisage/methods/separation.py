@@ -1,0 +1,294 @@
+"""Server regularisers: the class embeddings of all parties' people, moved apart by the server after each round.
+
+A party that trains against its own people only has no reason to keep them away from the people of others. Each of these
+components lets the class embeddings come up party by party, takes one plain step on all of them together (no momentum,
+no weight decay, `strength` times the round's learning rate) and gives every party its own back. They compose with any
+method whose parties keep class embeddings. The price is the same for all: the server sees every person's class
+embedding, which is a face template in all but name.
+
+- `gradient-correction`: FedGC's softmax regulariser (Niu & Deng, AAAI 2022, eq. 5);
+- `cosine`: FedCos, the plain inner products it is compared with (ibid., Table 4);
+- `spreadout`: the hinge on the distance of unit vectors (FedAwS, Yu et al., ICML 2020; FedFace, Aggarwal et al., 2021).
+
+Embeddings of parties that do not take part in a round stay where the server left them, and count.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import blake2b
+from typing import Annotated, Literal, NamedTuple
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedvisage.config import Training
+from fedvisage.core.assembly import with_groups
+from fedvisage.core.codec import State
+from fedvisage.core.flat import Layout
+from fedvisage.core.method import REGULARISERS, Component, Context, Joined, Party, Result
+from fedvisage.core.parcel import IDENTITY_TOKENS, PRIVATE_EMBEDDINGS, Parcel
+from fedvisage.core.phase import Phase
+from fedvisage.losses import (
+    ValueAndGradient,
+    average_shared,
+    cosine_regulariser_gradient,
+    effective_rank,
+    gradient_correction_gradient,
+    loss_options,
+    party_cosines,
+    spreadout_gradient,
+)
+from fedvisage.losses._cosines import unit
+from fedvisage.losses._regularisers import numbered
+from fedvisage.losses.correction import CorrectionForm
+from fedvisage.losses.spreadout import SpreadoutDistance
+from fedvisage.methods.fedavg import EMBEDDINGS
+from fedvisage.training import learning_rate
+
+OWN = "own"
+HEARD = "heard"
+
+
+class Separation(Component):
+    """What the regularisers share: embeddings up and back, and the step; subclasses give value and gradient."""
+
+    training: Training = Training()
+    rounds: Annotated[int, Field(ge=1)] = 1
+    strength: Annotated[float, Field(ge=0)]
+    """What multiplies the learning rate in the server's step."""
+    shared_identities: bool = False
+    """Whether people may be at several parties; parties then send keyed hashes of their people's names, once."""
+    key: str = ""
+    """Of those hashes. Who knows it can test whether a name that they guess is at a party."""
+    diagnostics_every: Annotated[int, Field(ge=0)] = 1
+    """Rounds between measurements of the cosines across and within parties; 0 for none."""
+
+    def regulariser(self, embeddings: Tensor, owner: Tensor, identity: Tensor | None) -> ValueAndGradient:
+        """Value and gradient of the regulariser at all class embeddings (C, d) of parties `owner` (C,)."""
+        raise TypeError(f"{type(self).__name__} does not say what it minimises")
+
+    def separate(self, embeddings: Tensor, owner: Tensor, identity: Tensor | None, rate: float) -> tuple[float, Tensor]:
+        """The regulariser before the step, and the class embeddings (C, d) after it."""
+        value, gradient = self.regulariser(embeddings, owner, identity)
+        return value, embeddings.add(gradient, alpha=-self.strength * rate)
+
+    def phases(self) -> tuple[Phase, ...]:
+        """Where people may be at several parties: who is where, once."""
+        if not self.shared_identities:
+            return ()
+        return (Phase("identify", "start", sampled=False, up={IDENTITY_TOKENS: "individual"}, keeps_state=False),)
+
+    def plan_identify(self, server: State, cohort: Sequence[str], context: Context) -> dict[str, Parcel]:
+        """Nothing goes down."""
+        return {party: Parcel() for party in cohort}
+
+    def identify(self, party: Party, parcel: Parcel) -> Parcel:
+        """A token per person, the same at every party that knows the person by the same name."""
+        tokens = [identity_token(self.key, name) for name in party.faces.train.names]
+        return Parcel({IDENTITY_TOKENS: {OWN: torch.tensor(tokens, dtype=torch.int64)}})
+
+    def absorb_identify(self, server: State, result: Result, context: Context) -> State:
+        """Keep the tokens in the order of the class embeddings; a party that sent none shares nobody."""
+        tokens = torch.arange(_total(context.joined)).neg_().sub_(1)
+        for party, (start, stop) in _places(context.joined).items():
+            if party in result.individual[IDENTITY_TOKENS]:
+                tokens[start:stop] = result.individual[IDENTITY_TOKENS][party][OWN]
+        return server | {IDENTITY_TOKENS: tokens}
+
+    def expect(self, phase: Phase, server: State, party: str, parcel: Parcel, context: Context) -> dict[str, Layout]:
+        """As many tokens as people."""
+        return {IDENTITY_TOKENS: {OWN: ((context.joined[party].classes,), torch.int64)}}
+
+    def extend(self, phase: Phase) -> Phase:
+        """Class embeddings come up party by party in training, and go down to their owners."""
+        if not phase.trains:
+            return phase
+        return with_groups(phase, down={PRIVATE_EMBEDDINGS: "owner"}, up={PRIVATE_EMBEDDINGS: "individual"})
+
+    def planned(self, phase: Phase, server: State, parcels: dict[str, Parcel], context: Context) -> None:
+        """Every party its own embeddings, once it has sent some."""
+        if not phase.trains or PRIVATE_EMBEDDINGS not in server:
+            return
+        places, held = _places(context.joined), server[PRIVATE_EMBEDDINGS]
+        for party, parcel in parcels.items():
+            start, stop = places[party]
+            if held[HEARD][start:stop].any():
+                parcel.tensors[PRIVATE_EMBEDDINGS] = {OWN: held["rows"][start:stop]}
+
+    def expected(self, phase: Phase, server: State, party: str, parcel: Parcel, context: Context) -> dict[str, Layout]:
+        """One embedding per person."""
+        if not phase.trains:
+            return {}
+        shape = (context.joined[party].classes, context.embedding_size)
+        return {PRIVATE_EMBEDDINGS: {OWN: (shape, torch.float32)}}
+
+    def around(self, phase: Phase, party: Party, parcel: Parcel, work: Callable[[], Parcel]) -> Parcel:
+        """Train with the embeddings that came down, and send what they have become."""
+        if not phase.trains:
+            return work()
+        if parcel.get(PRIVATE_EMBEDDINGS):
+            party.state[EMBEDDINGS] = parcel[PRIVATE_EMBEDDINGS][OWN]
+        answer = work()
+        answer.tensors[PRIVATE_EMBEDDINGS] = {OWN: party.state[EMBEDDINGS]}
+        return answer
+
+    def absorbed(self, phase: Phase, server: State, result: Result, context: Context) -> State:
+        """One step down the regulariser over everybody's embeddings, those of absent parties included."""
+        if not phase.trains:
+            return server
+        places, answers = _places(context.joined), result.individual[PRIVATE_EMBEDDINGS]
+        rows, heard = self._held(server, context)
+        for party in answers:
+            start, stop = places[party]
+            rows[start:stop], heard[start:stop] = answers[party][OWN], True
+        owner = torch.repeat_interleave(torch.tensor([stop - start for start, stop in places.values()]))
+        tokens = server.get(IDENTITY_TOKENS)
+        identity = tokens[heard] if tokens is not None else None
+        if heard.any():
+            rows[heard] = self._step(rows[heard], owner[heard], identity, context)
+        return server | {PRIVATE_EMBEDDINGS: {"rows": rows, HEARD: heard}}
+
+    def _held(self, server: State, context: Context) -> tuple[Tensor, Tensor]:
+        held, total = server.get(PRIVATE_EMBEDDINGS), _total(context.joined)
+        if held is None:
+            return torch.zeros(total, context.embedding_size), torch.zeros(total, dtype=torch.bool)
+        return held["rows"].clone(), held[HEARD].clone()
+
+    def _step(self, before: Tensor, owner: Tensor, identity: Tensor | None, context: Context) -> Tensor:
+        """The embeddings (C, d) after the step; what it did goes into the metrics.
+
+        A person at several parties has one embedding: the mean of the copies, before the step and after it.
+        """
+        start = before if identity is None else average_shared(before, identity)
+        rate = learning_rate(self.training, context.round, self.rounds)
+        value, after = self.separate(start, owner, identity, rate)
+        after = after if identity is None else average_shared(after, identity)
+        size = float(torch.linalg.vector_norm(before))
+        moved = float(torch.linalg.vector_norm(after - before)) / size if size else 0.0
+        numbers = {"regulariser": value, "relative_step": moved}
+        every = self.diagnostics_every
+        if every and (context.round % every == 0 or context.round == context.rounds):
+            cosines = party_cosines(after, owner)
+            numbers |= {
+                "across_cosine": cosines.across.mean,
+                "across_cosine_p99": cosines.across.quantile,
+                "within_cosine": cosines.within.mean,
+                "effective_rank": effective_rank(after),
+            }
+        context.numbers |= {name: number for name, number in numbers.items() if math.isfinite(number)}
+        return after
+
+
+def identity_token(key: str, name: str) -> int:
+    """63 bits that stand for a name under a key."""
+    digest = blake2b(name.encode(), digest_size=8, key=blake2b(key.encode(), digest_size=32).digest()).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+def _places(joined: Mapping[str, Joined]) -> dict[str, tuple[int, int]]:
+    """Where each party's rows are among everybody's."""
+    places, start = {}, 0
+    for party in sorted(joined):
+        places[party] = (start, start + joined[party].classes)
+        start += joined[party].classes
+    return places
+
+
+def _total(joined: Mapping[str, Joined]) -> int:
+    return sum(entry.classes for entry in joined.values())
+
+
+@REGULARISERS.register("gradient-correction")
+class GradientCorrection(Separation):
+    """FedGC's correction; `strength` is the paper's λ."""
+
+    strength: Annotated[float, Field(ge=0)] = 20.0
+    form: Literal["loss", "softmax", "cosface", "arcface"] = "loss"
+    """The regulariser that goes with the parties' loss (with its scale and margin), or one of the three."""
+
+    def regulariser(self, embeddings: Tensor, owner: Tensor, identity: Tensor | None) -> ValueAndGradient:
+        """Eq. 5, summed over all people."""
+        form, scale, margin = self._form()
+        return gradient_correction_gradient(embeddings, owner, identity, form=form, scale=scale, margin=margin)
+
+    def _form(self) -> tuple[CorrectionForm, float | None, float | None]:
+        work = self.training
+        if self.form == "softmax" or (self.form == "loss" and work.loss == "softmax"):
+            return "softmax", None, None
+        if self.form != "loss" and self.form != work.loss:
+            return self.form, None, None
+        defaults = loss_options(work.loss)
+        scale = work.scale or float(str(defaults["scale"]))
+        margin = work.margin if work.margin is not None else float(str(defaults.get("margin", 0.0)))
+        return "arcface" if work.loss == "arcface" else "cosface", scale, margin
+
+
+@REGULARISERS.register("cosine")
+class Cosine(Separation):
+    """FedCos: inner products of people at different parties are made smaller."""
+
+    strength: Annotated[float, Field(ge=0)] = 20.0
+    normalised: bool = False
+    """Cosines instead of the paper's raw inner products."""
+
+    def regulariser(self, embeddings: Tensor, owner: Tensor, identity: Tensor | None) -> ValueAndGradient:
+        """The sum of all inner products across parties."""
+        return cosine_regulariser_gradient(embeddings, owner, identity, normalised=self.normalised)
+
+
+class Reading(NamedTuple):
+    """A way to understand FedFace's server step."""
+
+    size: Callable[[float, float], float]
+    """Of a step, from `strength` and the round's learning rate."""
+    reduction: Literal["sum", "mean"] = "sum"
+    steps: int = 1
+    momentum: float = 0.0
+    margin: float | None = None
+
+
+READINGS: Mapping[str, Reading] = {
+    "summed": Reading(lambda strength, rate: strength * rate),
+    "without-rate": Reading(lambda strength, rate: strength),
+    "released-code": Reading(lambda strength, rate: 0.01, "mean", 10, 0.9),
+    "fedfr-code": Reading(lambda strength, rate: 0.01, "mean", 20, 0.9, 0.6),
+}
+
+
+@REGULARISERS.register("spreadout")
+class Spreadout(Separation):
+    """Spreadout; `strength` is the papers' λ. Embeddings go back at unit length.
+
+    FedFace's text and the published codes differ in the step. `summed` steps by λ times the learning rate down the sum
+    over ordered pairs, as FedAwS; `without-rate` by λ alone, as FedFace prints it; `released-code` takes ten steps with
+    momentum down the mean, `fedfr-code` (FedFR's FedFace baseline, margin 0.6) twenty: both hardly move anything.
+    """
+
+    strength: Annotated[float, Field(ge=0)] = 10.0
+    margin: Annotated[float, Field(ge=0)] = 0.7
+    distance: SpreadoutDistance = "cosine"
+    reading: Literal["summed", "without-rate", "released-code", "fedfr-code"] = "summed"
+
+    def regulariser(self, embeddings: Tensor, owner: Tensor, identity: Tensor | None) -> ValueAndGradient:
+        """The squared hinge over all ordered pairs of people; who is at several parties counts once."""
+        reading = READINGS[self.reading]
+        margin = self.margin if reading.margin is None else reading.margin
+        if identity is None:
+            return spreadout_gradient(embeddings, margin, self.distance, reduction=reading.reduction)
+        person = numbered(identity)
+        people = embeddings.new_empty(int(person.max()) + 1, embeddings.shape[1]).index_copy(0, person, embeddings)
+        value, gradient = spreadout_gradient(people, margin, self.distance, reduction=reading.reduction)
+        return ValueAndGradient(value, gradient[person])
+
+    def separate(self, embeddings: Tensor, owner: Tensor, identity: Tensor | None, rate: float) -> tuple[float, Tensor]:
+        """The reading's steps, and then unit length."""
+        reading, velocity, first = READINGS[self.reading], torch.zeros_like(embeddings), math.nan
+        for step in range(reading.steps):
+            value, gradient = self.regulariser(embeddings, owner, identity)
+            first = value if step == 0 else first
+            velocity.mul_(reading.momentum).add_(gradient)
+            embeddings = embeddings.add(velocity, alpha=-reading.size(self.strength, rate))
+        return first, unit(embeddings)
