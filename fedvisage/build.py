@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from fedvisage import methods as _methods
 from fedvisage.config import Federation, Recipe, validated
 from fedvisage.core.codec import load_state
 from fedvisage.core.errors import FedVisageError
+from fedvisage.core.flat import layout
 from fedvisage.core.method import METHODS, REGULARISERS, WEIGHTINGS, Component, Method, PartyFaces, Weighting
 from fedvisage.core.randomness import Streams
 from fedvisage.core.registry import Registry
@@ -22,13 +24,15 @@ from fedvisage.faces.faceset import FaceSet
 from fedvisage.faces.opening import open_source
 from fedvisage.faces.partition import Partition, party_faces
 from fedvisage.federation import Host, InProcess, MakeHost, StateStore, Transport, Workers
-from fedvisage.models import create_backbone
-from fedvisage.training import choose_device, loss_of
+from fedvisage.models import Backbone, create_backbone, open_model
+from fedvisage.training import choose_device, loss_of, with_features
 
 START = "start.safetensors"
 """Where a run keeps the model it starts from."""
 CACHE = ".cache"
-"""Where a run keeps its rendered faces until it is finished."""
+"""Where a run keeps its rendered faces, and what frozen stages made of its faces, until it is finished."""
+FROZEN = "frozen"
+"""The tensors of the start model that are neither trained nor sent."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +108,7 @@ def resolve(recipe: Recipe) -> Recipe:
             "federation.batchnorm = 'local' leaves no generic model to test on unseen people: "
             "set partition.test = 0 and federation.evaluate_every = 1, or use 'average'"
         )
+    _check_frozen_stages(recipe)
     regulariser = next((part for part in parts.others if type(part) in REGULARISERS.values()), None)
     tables = {
         "method": _table(recipe.method["name"], parts.method),
@@ -111,6 +116,22 @@ def resolve(recipe: Recipe) -> Recipe:
         "regulariser": _table(recipe.regulariser.get("name", parts.method.default_regulariser) or NONE, regulariser),
     }
     return recipe.model_copy(update=tables)
+
+
+def _check_frozen_stages(recipe: Recipe) -> None:
+    settings = recipe.backbone
+    if settings.train_from is None:
+        return
+    freeze(make_network(recipe, torch.device("meta")), recipe)
+    if settings.start is None and not recipe.pretrain.epochs:
+        raise FedVisageError(
+            "backbone.train_from freezes stages that have learnt nothing yet: give backbone.start or pretrain.epochs"
+        )
+    if settings.cache and (recipe.training.crop or (settings.start and recipe.pretrain.crop)):
+        raise FedVisageError(
+            "crop moves images before the frozen stages see them, whose results are computed once: "
+            "set crop = 0, or backbone.cache = false to run the frozen stages in every step"
+        )
 
 
 def _table(name: str, part: Component | None) -> dict[str, Any]:
@@ -122,6 +143,49 @@ def _table(name: str, part: Component | None) -> dict[str, Any]:
 def open_faces(recipe: Recipe, cache: Path) -> FaceSet:
     """The recipe's face set; synthetic faces are rendered into `cache` once."""
     return open_source(recipe.faces, cache)
+
+
+def make_network(recipe: Recipe, device: torch.device, generator: torch.Generator | None = None) -> Backbone:
+    """The recipe's network: new, or with the weights of `backbone.start`."""
+    settings = recipe.backbone
+    model = create_backbone(
+        settings.name,
+        embedding_size=settings.embedding_size,
+        image_size=recipe.faces.size,
+        generator=generator,
+        device=device,
+    )
+    if settings.start is None or device.type == "meta":
+        return model
+    start = open_model(settings.start)
+    ours, theirs = (network.metadata for network in (model, start))
+    if start.transformation is not None:
+        raise FedVisageError(f"backbone.start = '{settings.start}' is one party's own model: start from a generic one")
+    if layout(model.state_dict()) != layout(start.state_dict()):
+        raise FedVisageError(
+            f"backbone.start = '{settings.start}' holds {theirs.name} for {theirs.image_size} pixels and embeddings of "
+            f"{theirs.embedding_size}; the recipe's network is {ours.name} for {ours.image_size} (faces.size) and "
+            f"{ours.embedding_size}: make backbone.name, backbone.embedding_size and faces.size agree with it"
+        )
+    model.load_state_dict(start.state_dict())
+    return model
+
+
+def freeze(model: Backbone, recipe: Recipe, frozen: Mapping[str, torch.Tensor] | None = None) -> None:
+    """Freeze the stages before `backbone.train_from`, with these values if they are given."""
+    if recipe.backbone.train_from is not None:
+        model.train_from(recipe.backbone.train_from)
+        if frozen is not None:
+            model.load_state_dict(dict(model.state_dict()) | dict(frozen))
+
+
+def prepare_faces(recipe: Recipe, model: Backbone, faces: FaceSet, partition: Partition, folder: Path) -> FaceSet:
+    """The faces, with what the network's frozen stages make of them computed into `folder`."""
+    if not model.cut or not recipe.backbone.cache:
+        return faces
+    shares = partition.parties.values()
+    used = itertools.chain(partition.public, partition.test, *(share.train + share.held_out for share in shares))
+    return with_features(model, faces, np.fromiter(used, np.int64), folder)
 
 
 @dataclass(frozen=True)
@@ -139,13 +203,12 @@ class HostMaker:
     def __call__(self, worker: int) -> Host:
         """The host of one worker."""
         recipe, settings = self.recipe, self.recipe.federation
-        model = create_backbone(
-            recipe.backbone.name,
-            embedding_size=recipe.backbone.embedding_size,
-            image_size=recipe.faces.size,
-            device=choose_device(settings.device, worker),
-        )
+        start = load_state(self.run / START)
+        new = recipe.model_copy(update={"backbone": recipe.backbone.model_copy(update={"start": None})})
+        model = make_network(new, choose_device(settings.device, worker))
+        freeze(model, recipe, start.get(FROZEN))
         faces = open_faces(recipe, self.run / CACHE)
+        faces = prepare_faces(recipe, model, faces, self.partition, self.run / CACHE)
 
         def open_party(name: str) -> tuple[str, PartyFaces]:
             return party_faces(faces, self.partition, name)
@@ -156,7 +219,7 @@ class HostMaker:
             open_party,
             StateStore(self.folder / "parties"),
             Streams(recipe.seed, "parties"),
-            load_state(self.run / START)["batchnorm"],
+            start["batchnorm"],
             settings.keep_local,
         )
 

@@ -134,6 +134,12 @@ class Backbone(Section):
 
     name: str = "ir-tiny"
     embedding_size: Count | None = None
+    start: str | None = None
+    """A trained model to start from: `dlib`, a model file or a run's folder."""
+    train_from: str | None = None
+    """The first stage that is trained; those before it stay as they are, and only the rest travels."""
+    cache: bool = True
+    """Whether the frozen stages run once per image and its mirror image, or in every step."""
 
 
 class Training(Section):

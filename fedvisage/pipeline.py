@@ -21,7 +21,20 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedvisage.build import CACHE, START, HostMaker, Parts, build_parts, make_transport, open_faces, resolve
+from fedvisage.build import (
+    CACHE,
+    FROZEN,
+    START,
+    HostMaker,
+    Parts,
+    build_parts,
+    freeze,
+    make_network,
+    make_transport,
+    open_faces,
+    prepare_faces,
+    resolve,
+)
 from fedvisage.config import Recipe, load_recipe, to_toml
 from fedvisage.core.codec import State, load_state, save_state, write_atomically
 from fedvisage.core.errors import FedVisageError
@@ -34,7 +47,7 @@ from fedvisage.faces.faceset import Faces
 from fedvisage.faces.partition import Partition, PartyFaces, Share, make_partition
 from fedvisage.federation import Event, Federation, Observe, StateStore, extra_trackers
 from fedvisage.methods.fedavg import EMBEDDINGS, FedAvg
-from fedvisage.models import create_backbone, load_model, personalised, save_model
+from fedvisage.models import load_model, personalised, save_model
 from fedvisage.report import write_report
 from fedvisage.scoring import Score, TestSet, headline
 from fedvisage.training import choose_device
@@ -112,14 +125,11 @@ class _Run:
         self.faces = open_faces(recipe, folder / CACHE)
         self.partition = self._partition()
         self.device = choose_device(recipe.federation.device)
-        self.model = create_backbone(
-            recipe.backbone.name,
-            embedding_size=recipe.backbone.embedding_size,
-            image_size=recipe.faces.size,
-            generator=self.streams.torch("backbone"),
-            device=self.device,
-        )
+        self.model = make_network(recipe, self.device, self.streams.torch("backbone"))
         self.weights = Weights(self.model, recipe.federation.batchnorm)
+        self._open_tests()
+
+    def _open_tests(self) -> None:
         self.test = self._people(self.partition.test)
         self.validation = self._people(self.partition.validation)
 
@@ -153,6 +163,16 @@ class _Run:
         partition.save(path, self.faces.names, self.faces.labels)
         return partition
 
+    def _freeze(self, state: State | None = None) -> None:
+        """Freeze the stages that the recipe leaves as they are, and run them once on every face."""
+        if self.model.cut or self.recipe.backbone.train_from is None:
+            return
+        freeze(self.model, self.recipe, state and state[FROZEN])
+        self.weights = Weights(self.model, self.recipe.federation.batchnorm)
+        with _threads(self.recipe.federation.threads_per_party):
+            self.faces = prepare_faces(self.recipe, self.model, self.faces, self.partition, self.folder / CACHE)
+        self._open_tests()
+
     def _load(self, state: State) -> None:
         self.weights.load(state[BACKBONE])
         self.weights.load(state[BUFFERS])
@@ -160,15 +180,24 @@ class _Run:
             self.weights.load(state["batchnorm"])
 
     def _start_model(self) -> State:
-        """A new network, trained on the public identities where the recipe says so."""
+        """A new or given network, trained on the public identities where the recipe says so.
+
+        A given network is frozen before that, a new one after it.
+        """
         path = self.folder / START
         if path.exists():
-            return load_state(path)
+            state = load_state(path)
+            self._freeze(state)
+            return state
         public: Tensors = {}
+        if self.recipe.backbone.start is not None:
+            self._freeze()
         if self.recipe.pretrain.epochs:
             public = {"all": self._pretrain()}
+        self._freeze()
         weights = self.weights
-        state: State = {BACKBONE: snapshot(weights.backbone), BUFFERS: snapshot(weights.buffers)}
+        state = {BACKBONE: snapshot(weights.backbone), BUFFERS: snapshot(weights.buffers)}
+        state |= {FROZEN: snapshot(self.model.frozen)}
         state |= {"batchnorm": snapshot(weights.local), PUBLIC_EMBEDDINGS: public}
         save_state(path, state)
         return state
@@ -269,7 +298,11 @@ class _Run:
 
     def _score_parties(self, models: Mapping[str, Path], test: TestSet) -> Score:
         """Every party's own model on the same test identities: mean and spread over the parties."""
-        scores = {party: test.score(load_model(path).to(self.device)) for party, path in models.items()}
+        scores = {}
+        for party, path in models.items():
+            model = load_model(path).to(self.device)
+            freeze(model, self.recipe)
+            scores[party] = test.score(model)
         accuracies = [score["accuracy"] for score in scores.values() if "accuracy" in score]
         spread = (
             {"accuracy": float(np.mean(accuracies)), "accuracy_std": float(np.std(accuracies))} if accuracies else {}

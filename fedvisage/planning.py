@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from fedvisage.build import build_parts, resolve
+from fedvisage.build import build_parts, freeze, make_network, resolve
 from fedvisage.config import People, Recipe
 from fedvisage.core.assembly import Assembly
 from fedvisage.core.errors import FedVisageError
@@ -22,7 +22,7 @@ from fedvisage.core.parcel import (
 )
 from fedvisage.core.phase import VALIDATOR, Phase
 from fedvisage.core.weights import Weights
-from fedvisage.models import Backbone, create_backbone
+from fedvisage.models import Backbone
 
 FLOAT = 4
 
@@ -31,12 +31,8 @@ def make_plan(recipe: Recipe) -> dict[str, Any]:
     """Bytes per phase, party and group, totals per round and run, memory of server and party, parameter counts."""
     recipe = resolve(recipe)
     parts = build_parts(recipe)
-    model = create_backbone(
-        recipe.backbone.name,
-        embedding_size=recipe.backbone.embedding_size,
-        image_size=recipe.faces.size,
-        device="meta",
-    )
+    model = make_network(recipe, torch.device("meta"))
+    freeze(model, recipe)
     weights = Weights(model, recipe.federation.batchnorm)
     people = identities_per_party(recipe)
     sizes = _group_sizes(recipe, weights, model, people)
@@ -110,7 +106,8 @@ def activation_bytes(model: Backbone, batch: int) -> int:
         nonlocal elements
         elements += output.numel()
 
-    hooks = [m.register_forward_hook(count) for m in model.modules() if not list(m.children())]
+    trained = [layer for stage in model.all_stages()[model.cut :] for part in stage.modules for layer in part.modules()]
+    hooks = [layer.register_forward_hook(count) for layer in trained if not list(layer.children())]
     try:
         size = model.metadata.image_size
         model(torch.empty(2, 3, size, size, device="meta"))

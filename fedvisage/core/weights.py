@@ -2,7 +2,7 @@
 
 `average` (default): running statistics travel and are averaged like the backbone. `local` (FedBN): BatchNorm's affine
 parameters and statistics stay at the party. `recalibrate`: statistics are re-estimated at the parties after averaging.
-`num_batches_tracked` never travels, and only trainable parameters do.
+`num_batches_tracked` never travels, and only trainable parameters do; nothing of a network's frozen stages does.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class Weights:
         self.model: Any = model
         self.policy = policy
         parameters = {name: p.data for name, p in model.named_parameters() if p.requires_grad}
-        buffers = {name: b for name, b in model.named_buffers() if not name.endswith(COUNTER)}
+        frozen = getattr(model, "frozen", {})
+        buffers = {n: b for n, b in model.named_buffers() if not n.endswith(COUNTER) and n not in frozen}
         norms = {name for name, module in model.named_modules() if isinstance(module, _BATCHNORM)}
         own = {name for name in parameters if name.rpartition(".")[0] in norms} if policy == "local" else set()
         self.backbone = self._lay_out({name: p for name, p in parameters.items() if name not in own})

@@ -38,6 +38,16 @@ class ImageSource(Protocol):
         ...
 
 
+class Features(Protocol):
+    """What the frozen stages of a network make of images, by number; `digest` names the network."""
+
+    digest: str
+
+    def read(self, images: Indices, mirrored: NDArray[np.bool_]) -> NDArray[np.float32]:
+        """Features (n, C, h, w), of the mirror images where it is said so."""
+        ...
+
+
 class ArrayImages:
     """Images in memory."""
 
@@ -110,6 +120,8 @@ class FaceSet:
     """Eyes, nose and corners of the mouth, image left to right, as x and y in pixels (N, 5, 2)."""
     folders: tuple[tuple[Path, int], ...] = ()
     """The folders it was opened from, each with the number of its first image: where its lists are."""
+    features: Features | None = None
+    """Where a network's frozen stages need not run again (see `training.features`)."""
 
     def __post_init__(self) -> None:
         if len(self.images) != len(self.labels):
@@ -153,6 +165,7 @@ class Faces:
     ) -> None:
         self._images = whole.images
         self._indices = np.asarray(indices, dtype=np.int64)
+        self.features = _SomeFeatures(whole.features, self._indices) if whole.features is not None else None
         self._identities = whole.labels[self._indices] if labelled else None
         self._names = whole.names if labelled else ()
         self._like = like
@@ -193,6 +206,16 @@ class Faces:
     def all(self) -> Pixels:
         """Every image (N, H, W, 3)."""
         return self._images.read(self._indices)
+
+
+class _SomeFeatures:
+    """Features of some images, by their number in the view."""
+
+    def __init__(self, whole: Features, indices: Indices) -> None:
+        self._whole, self._indices, self.digest = whole, indices, whole.digest
+
+    def read(self, images: Indices, mirrored: NDArray[np.bool_]) -> NDArray[np.float32]:
+        return self._whole.read(self._indices[images], mirrored)
 
 
 def write_faceset(folder: Path, faces: FaceSet, block: int = 64) -> None:

@@ -12,7 +12,8 @@ the same bits in any batch. Whatever takes images then takes what the frozen sta
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
@@ -89,7 +90,7 @@ class Backbone(nn.Module):
         if not self.cut:
             return x
         stages, parts = self.all_stages()[: self.cut], []
-        with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
+        with torch.no_grad(), _full_precision(x.device):
             for start in range(0, len(x), CHUNK):
                 part = x[start : start + CHUNK]
                 full = functional.pad(part, (0, 0, 0, 0, 0, 0, 0, CHUNK - len(part)))
@@ -196,25 +197,39 @@ class Backbone(nn.Module):
         if batch_size < 1:
             raise FedVisageError(f"batch_size is {batch_size}: it must be at least 1")
         embeddings = np.empty((len(images), self.metadata.embedding_size), dtype=np.float32)
+        with self._evaluating():
+            for start in range(0, len(images), batch_size):
+                batch = self.preprocess(images[start : start + batch_size])
+                sides = [self.to_cut(batch), self.to_cut(batch.flip(3))] if flip else [self.to_cut(batch)]
+                embeddings[start : start + batch_size] = self._embeddings(sides, normalise)
+        return embeddings
+
+    def embed_features(self, *sides: NDArray[np.float32], normalise: bool = False) -> NDArray[np.float32]:
+        """Embeddings (N, d) of what the frozen stages made of images and, if given, of their mirror images."""
+        with self._evaluating():
+            return self._embeddings([torch.from_numpy(side).to(self.device) for side in sides], normalise)
+
+    def _embeddings(self, sides: Sequence[Tensor], normalise: bool) -> NDArray[np.float32]:
+        """The sum over the sides, each (N, C, h, w) behind the frozen stages."""
+        one = [self.from_cut(side) for side in sides]
+        if self.transformation is not None:
+            one = [self.transformation(features) for features in one]
+        features = one[0] if len(one) == 1 else one[0] + one[1]
+        if normalise:
+            features = functional.normalize(features, dim=1)
+        embeddings: NDArray[np.float32] = features.float().cpu().numpy()
+        return embeddings
+
+    @contextmanager
+    def _evaluating(self) -> Iterator[None]:
+        """Evaluation mode without gradients; afterwards the mode it was in."""
         was_training = self.training
         self.eval()
         try:
             with torch.inference_mode():
-                for start in range(0, len(images), batch_size):
-                    batch = self.preprocess(images[start : start + batch_size])
-                    features = self._embedding(batch)
-                    if flip:
-                        features = features + self._embedding(batch.flip(3))
-                    if normalise:
-                        features = functional.normalize(features, dim=1)
-                    embeddings[start : start + batch_size] = features.float().cpu().numpy()
+                yield
         finally:
             self.train(was_training)
-        return embeddings
-
-    def _embedding(self, batch: Tensor) -> Tensor:
-        features: Tensor = self(batch)
-        return features if self.transformation is None else self.transformation(features)
 
     def _check_images(self, images: Any) -> None:
         size = self.metadata.image_size
@@ -225,3 +240,8 @@ class Backbone(nn.Module):
             raise FedVisageError(
                 f"{wanted}; got {images.dtype} of shape {tuple(images.shape)}: align or resize them to {size} first"
             )
+
+
+def _full_precision(device: torch.device) -> AbstractContextManager[object]:
+    reducible = torch.amp.is_autocast_available(device.type)
+    return torch.autocast(device.type, enabled=False) if reducible else nullcontext()

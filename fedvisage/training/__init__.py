@@ -3,11 +3,13 @@
 from fedvisage.training.batches import Batch, augment, batches
 from fedvisage.training.devices import autocast, choose_device
 from fedvisage.training.embedding import embed_images
+from fedvisage.training.features import FeatureFile, features_for, with_features
 from fedvisage.training.loop import Correct, Fit, Loss, Trainer, learning_rate, loss_of
 
 __all__ = [
     "Batch",
     "Correct",
+    "FeatureFile",
     "Fit",
     "Loss",
     "Trainer",
@@ -16,6 +18,8 @@ __all__ = [
     "batches",
     "choose_device",
     "embed_images",
+    "features_for",
     "learning_rate",
     "loss_of",
+    "with_features",
 ]

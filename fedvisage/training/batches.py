@@ -18,22 +18,33 @@ from fedvisage.config import Training
 from fedvisage.core.errors import FedVisageError
 from fedvisage.core.method import Images
 from fedvisage.core.randomness import Streams
+from fedvisage.faces.faceset import Features
 
 
 class Batch(NamedTuple):
-    """Images (n, H, W, 3) uint8, their labels (n,) and their numbers in the set (n,)."""
+    """Images (n, H, W, 3) uint8, or what frozen stages made of them (n, C, h, w) float32: what `features_of` takes.
+
+    With them their labels (n,) and their numbers in the set (n,).
+    """
 
     images: Tensor
     labels: Tensor
     indices: NDArray[np.int64]
 
 
-def batches(images: Images, work: Training, streams: Streams, device: torch.device) -> Iterator[Batch]:
-    """The batches of one stretch of local work: whole epochs, or a number of steps cycling through the images."""
+def batches(
+    images: Images, work: Training, streams: Streams, device: torch.device, features: Features | None = None
+) -> Iterator[Batch]:
+    """The batches of one stretch of local work: whole epochs, or a number of steps cycling through the images.
+
+    With `features` they are read instead of the images, under the same draws.
+    """
+    if features is not None and work.crop:
+        raise FedVisageError("training.crop moves images before the frozen stages see them: set backbone.cache = false")
     if len(images) < 2:
         raise FedVisageError(f"{len(images)} training image: training needs at least 2")
     plan = itertools.islice(_orders(len(images), work, streams), work.steps)
-    made = (_make(images, chosen, work, streams.child(step), device) for step, chosen in enumerate(plan))
+    made = (_make(images, chosen, work, streams.child(step), device, features) for step, chosen in enumerate(plan))
     return _ahead(made, work.prefetch) if work.prefetch else made
 
 
@@ -47,12 +58,28 @@ def _orders(count: int, work: Training, streams: Streams) -> Iterator[NDArray[np
         yield from np.split(order, cuts)
 
 
-def _make(images: Images, chosen: NDArray[np.int64], work: Training, streams: Streams, device: torch.device) -> Batch:
-    pixels = images.read(chosen)
-    if work.flip or work.crop:
-        pixels = augment(pixels, work.flip, work.crop, streams.numpy("augment"))
+def _make(
+    images: Images,
+    chosen: NDArray[np.int64],
+    work: Training,
+    streams: Streams,
+    device: torch.device,
+    features: Features | None,
+) -> Batch:
+    inputs: NDArray[np.uint8] | NDArray[np.float32]
+    if features is not None:
+        inputs = features.read(chosen, mirrors(len(chosen), streams.numpy("augment")) & work.flip)
+    else:
+        inputs = images.read(chosen)
+        if work.flip or work.crop:
+            inputs = augment(inputs, work.flip, work.crop, streams.numpy("augment"))
     labels = images.labels[chosen] if images.labels is not None else np.full(len(chosen), -1)
-    return Batch(torch.from_numpy(pixels).to(device), torch.from_numpy(labels).to(device), chosen)
+    return Batch(torch.from_numpy(inputs).to(device), torch.from_numpy(labels).to(device), chosen)
+
+
+def mirrors(count: int, rng: np.random.Generator) -> NDArray[np.bool_]:
+    """Which of some images are mirrored, each with probability one half (n,)."""
+    return rng.random(count) < 0.5
 
 
 def augment(pixels: NDArray[np.uint8], flip: bool, crop: int, rng: np.random.Generator) -> NDArray[np.uint8]:
@@ -64,8 +91,7 @@ def augment(pixels: NDArray[np.uint8], flip: bool, crop: int, rng: np.random.Gen
     rows = np.broadcast_to(np.arange(height), (count, height))
     columns = np.broadcast_to(np.arange(width), (count, width))
     if flip:
-        mirrored = rng.random((count, 1)) < 0.5
-        columns = np.where(mirrored, columns[:, ::-1], columns)
+        columns = np.where(mirrors(count, rng)[:, None], columns[:, ::-1], columns)
     if crop:
         down = rng.integers(-crop, crop + 1, size=(count, 1))
         right = rng.integers(-crop, crop + 1, size=(count, 1))

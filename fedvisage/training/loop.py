@@ -23,6 +23,7 @@ from fedvisage.losses import margin_loss
 from fedvisage.models import Backbone
 from fedvisage.training.batches import Batch, batches
 from fedvisage.training.devices import autocast
+from fedvisage.training.features import features_for
 
 Loss = Callable[[Tensor, Batch], Tensor]
 Correct = Callable[[Mapping[str, Tensor]], None]
@@ -90,9 +91,9 @@ class Trainer:
         model, seen, steps = self.model, 0, 0
         total = torch.zeros((), dtype=torch.float64, device=model.device)
         model.train()
-        for batch in batches(images, self.work, streams, model.device):
+        for batch in batches(images, self.work, streams, model.device, features_for(model, images)):
             with autocast(self.work.precision, model.device):
-                features: Tensor = model(model.preprocess(batch.images))
+                features = model.features_of(batch.images)
             value = loss(features.float(), batch)
             self._optimiser.zero_grad(set_to_none=True)
             value.backward()  # type: ignore[no-untyped-call]
