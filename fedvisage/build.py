@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 
 from fedvisage import methods as _methods
@@ -184,7 +185,8 @@ def prepare_faces(recipe: Recipe, model: Backbone, faces: FaceSet, partition: Pa
     if not model.cut or not recipe.backbone.cache:
         return faces
     shares = partition.parties.values()
-    used = itertools.chain(partition.public, partition.test, *(share.train + share.held_out for share in shares))
+    own = (share.train + share.held_out for share in shares)
+    used = itertools.chain(partition.public, partition.test, partition.validation, *own)
     return with_features(model, faces, np.fromiter(used, np.int64), folder)
 
 
