@@ -12,7 +12,7 @@ import torch
 
 from fedvisage.cli.output import show_table
 
-ALL = ("synthetic", "party_cost", "training_cost", "workers", "memory", "regularisers")
+ALL = ("synthetic", "party_cost", "training_cost", "workers", "memory", "regularisers", "clustering", "hard_negatives")
 
 
 def main() -> None:

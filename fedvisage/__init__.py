@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedvisage import evaluation, faces, losses, methods
+from fedvisage import clustering, evaluation, faces, losses, methods
 from fedvisage.config import Recipe, load_recipe
 from fedvisage.core.errors import FedVisageError
 from fedvisage.core.method import METHODS
@@ -33,6 +33,7 @@ __all__ = [
     "Recipe",
     "RunResult",
     "__version__",
+    "clustering",
     "evaluation",
     "faces",
     "list_backbones",

@@ -1,0 +1,68 @@
+"""Hard negatives equal the dense reference, whatever the blocks."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedvisage.core.errors import FedVisageError
+from fedvisage.training import hard_negatives as module
+from fedvisage.training.hard_negatives import hard_negatives, largest_cosines
+
+
+def normal(seed: int, *shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@given(
+    st.integers(0, 2**32 - 1),
+    st.integers(1, 30),
+    st.integers(0, 40),
+    st.integers(1, 6),
+    st.floats(-1, 1),
+    st.integers(1, 35),
+    st.integers(1, 45),
+)
+def test_the_chosen_images_equal_the_dense_reference(
+    seed: int, local: int, public: int, size: int, threshold: float, rows: int, columns: int
+) -> None:
+    near, far = normal(seed, local, size), normal(seed + 1, public, size)
+    cosines = torch.nn.functional.normalize(near) @ torch.nn.functional.normalize(far).T
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "LOCAL", rows)
+        patch.setattr(module, "PUBLIC", columns)
+        best = largest_cosines(near, far)
+        chosen = hard_negatives(near, far, threshold)
+    torch.testing.assert_close(best, cosines.amax(dim=0))
+    assert torch.equal(chosen, (best > threshold).nonzero().squeeze(1))
+
+
+def test_the_threshold_is_exclusive_and_by_direction() -> None:
+    local = torch.tensor([[2.0, 0.0]])
+    public = torch.tensor([[5.0, 0.0], [0.0, 1.0], [-1.0, 0.0], [1.0, 1.0], [0.0, 0.0]])
+    assert hard_negatives(local, public, 0.7).tolist() == [0, 3]
+    assert hard_negatives(local, public, 0.0).tolist() == [0, 3]
+    assert hard_negatives(local, public, -0.5).tolist() == [0, 1, 3, 4]
+    assert hard_negatives(local, public, 1.0).tolist() == []
+
+
+def test_half_features_are_compared_in_float32() -> None:
+    local, public = normal(0, 20, 8).half(), normal(1, 50, 8).half()
+    assert torch.equal(largest_cosines(local, public), largest_cosines(local.float(), public.float()))
+    assert torch.equal(local, normal(0, 20, 8).half())
+
+
+@pytest.mark.parametrize(
+    ("local", "public", "threshold", "message"),
+    [
+        (torch.ones(0, 3), torch.ones(2, 3), 0.4, "not empty"),
+        (torch.ones(2, 3), torch.ones(2, 4), 0.4, r"got \(2, 3\) and \(2, 4\)"),
+        (torch.ones(2, 3), torch.ones(2, 3), 4.0, "it is a cosine"),
+        (torch.ones(2, 3), torch.full((2, 3), torch.nan), 0.4, "2 features hold NaN"),
+    ],
+)
+def test_wrong_arguments_are_refused(local: torch.Tensor, public: torch.Tensor, threshold: float, message: str) -> None:
+    with pytest.raises(FedVisageError, match=message):
+        hard_negatives(local, public, threshold)
