@@ -12,7 +12,17 @@ import torch
 
 from fedvisage.cli.output import show_table
 
-ALL = ("synthetic", "party_cost", "training_cost", "workers", "memory", "regularisers", "clustering", "hard_negatives")
+ALL = (
+    "synthetic",
+    "party_cost",
+    "training_cost",
+    "workers",
+    "memory",
+    "regularisers",
+    "clustering",
+    "hard_negatives",
+    "evaluation",
+)
 
 
 def main() -> None:

@@ -23,7 +23,8 @@ from fedvisage.evaluation.streaming import Embeddings, Largest, UnitBlocks, prec
 OpenSet = Literal["nist", "exact", "pair-count"]
 WithoutMate = Literal["refuse", "miss", "leave out"]
 
-TILE = 2**22  # scores computed at a time
+TILE = 2**22  # at most so many scores
+ROWS = 2048  # and so many probes at a time
 
 
 @dataclass(frozen=True)
@@ -254,7 +255,7 @@ def search(
     known = rows("gallery", gallery)
     if known.shape[0] != len(order):
         raise FedVisageError(f"{len(order)} identities for {known.shape[0]} gallery entries")
-    size = block if block is not None else max(16, TILE // len(order))
+    size = block if block is not None else min(ROWS, max(16, TILE // len(order)))
     wanted = UnitBlocks("probes", probes, size, dtype)
     same_width("probes", wanted.values, "gallery entries", known)
     if len(wanted) != len(entries):
@@ -274,11 +275,19 @@ def search(
         if len(row):
             mate[place][has] = np.maximum.reduceat(some[row, column], start[has])
             some[row, column] = -np.inf
-            rank[place][has] = 1 + np.count_nonzero(some[has] >= mate[place][has, None].astype(some.dtype), axis=1)
         other[place] = some.max(axis=1)
+        rank[place] = _ranks(some, mate[place], other[place])
         top.add(some.reshape(-1))
     impostors = len(entries) * len(order) - int(((last - first)[entries] * (entries >= 0)).sum())
     return Search(mate, other, rank, top.descending(), impostors)
+
+
+def _ranks(others: NDArray[Any], mate: Floats, best: Floats) -> Ints:
+    """1 + the number of other people's scores (n, G) that are at least the mate's (n,); 0 where there is no mate."""
+    ranks = (mate > best).astype(np.int64)
+    for row in np.flatnonzero(mate <= best):
+        ranks[row] = 1 + np.count_nonzero(others[row] >= mate[row])
+    return ranks
 
 
 def _mates(probe_ids: ArrayLike, gallery_ids: ArrayLike) -> tuple[Ints, NDArray[Any], Ints, Ints]:

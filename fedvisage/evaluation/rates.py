@@ -148,11 +148,12 @@ def _histogram(genuine: Floats, impostor: Floats, far: Any) -> Rate:
 def histogram_rate(genuine: Floats, largest: Floats, impostors: int, far: Any) -> Rate:
     """Convention "histogram" from the genuine scores (P,) and the `largest` of so many impostor scores.
 
-    Where not all impostor scores are given, every one in the bin of the (floor(far N) + 1)-th largest must be.
+    Where not all impostor scores are given, they must reach down to one in a lower bin than the (floor(far N) + 1)-th
+    largest: what the curve does below that does not matter.
     """
     accepted, false = _at_or_after_bins("genuine", genuine), _at_or_after_bins("impostor", largest)
     if largest.size < impostors:
-        lowest = int(bins_of(np.sort(largest)[-1 - allowed_accepts(far, impostors)]))
+        lowest = int(bins_of(largest.min())) + 1
         accepted, false = accepted[lowest:], false[lowest:]  # at lower edges not all impostors are known
     # Edges ascend in cosine, so FARs descend: reversed groups of equal FAR, each in ascending order of cosine.
     fars = false / impostors

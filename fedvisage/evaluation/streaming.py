@@ -12,6 +12,8 @@ from fedvisage.core.errors import FedVisageError
 from fedvisage.evaluation import _checks as checks
 from fedvisage.evaluation._checks import Floats
 
+SLACK = 4096  # values held beyond twice those wanted before they are sorted out
+
 
 class Rows(Protocol):
     """Embeddings (N, d) that are read a slice at a time, such as those of an embeddings file."""
@@ -71,7 +73,7 @@ class UnitBlocks:
     def __iter__(self) -> Iterator[tuple[slice, NDArray[Any]]]:
         """Where each block lies, and its rows at unit length."""
         length = np.empty(len(self))
-        with np.errstate(invalid="ignore"):
+        with np.errstate(all="ignore"):
             for start in range(0, len(self), self.block):
                 place = slice(start, min(start + self.block, len(self)))
                 unit, length[place] = unit_rows_of(self.values[place], self.dtype)
@@ -89,23 +91,29 @@ class UnitBlocks:
 def unit_rows_of(block: NDArray[Any], dtype: np.dtype[Any]) -> tuple[NDArray[Any], Floats]:
     """Rows (n, d) at unit length in `dtype`, and their lengths (n,); a few at a time, so that they stay in cache."""
     unit, length = np.empty(block.shape, dtype), np.empty(len(block))
+    single = dtype == np.float32 and block.dtype == np.float32
     for start in range(0, len(block), checks.ROWS):
         part = slice(start, start + checks.ROWS)
-        unit[part], length[part] = checks.unit_block(block[part])
+        if single:
+            some = np.sqrt(np.einsum("ij,ij->i", block[part], block[part]))
+            np.divide(block[part], some[:, None], out=unit[part])
+            length[part] = some
+        else:
+            unit[part], length[part] = checks.unit_block(block[part])
     return unit, length
 
 
 class Largest:
     """The `size` largest of the values added so far.
 
-    `keep_down_to` may ask for more: given the size-th largest value, everything above what it answers is held too.
+    `keep_down_to` may ask for more: given the values held and the size-th largest of them, it names the least to keep.
     """
 
-    def __init__(self, size: int, keep_down_to: Callable[[float], float] | None = None) -> None:
+    def __init__(self, size: int, keep_down_to: Callable[[NDArray[Any], float], float] | None = None) -> None:
         self.size, self.keep_down_to = size, keep_down_to
         self.parts: list[NDArray[Any]] = []
         self.held = 0
-        self.limit = 2 * size + 4096
+        self.limit = 2 * size + SLACK
         self.bound = -np.inf if size else np.inf  # `size` values at least this large are held: only larger ones matter
 
     def add(self, values: NDArray[Any]) -> None:
@@ -126,10 +134,10 @@ class Largest:
             if self.keep_down_to is None:
                 kept = kept[kept.size - self.size :]
             else:
-                self.bound = self.keep_down_to(float(self.bound))
-                kept = kept[kept > self.bound]
+                self.bound = self.keep_down_to(kept, float(self.bound))
+                kept = kept[kept >= self.bound]
         self.parts, self.held = [kept], kept.size
-        self.limit = 2 * kept.size + 4096
+        self.limit = 2 * kept.size + SLACK
 
     def descending(self) -> Floats:
         """The values held, largest first, at least `size` of them where so many were added."""
