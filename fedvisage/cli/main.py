@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from fedvisage.cli import data, evaluate, listings, plan, report, run
+from fedvisage.cli import cluster, data, evaluate, listings, plan, report, run
 from fedvisage.core.errors import FedVisageError
 
 app = typer.Typer(
@@ -21,6 +21,7 @@ app = typer.Typer(
 )
 app.command("run")(run.run_command)
 app.command("evaluate")(evaluate.evaluate_command)
+app.command("cluster")(cluster.cluster_command)
 app.command("report")(report.report_command)
 app.command("plan")(plan.plan_command)
 app.command("methods")(listings.methods_command)
