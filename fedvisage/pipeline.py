@@ -46,7 +46,7 @@ from fedvisage.core.weights import COUNTER, Weights, snapshot
 from fedvisage.faces.faceset import Faces
 from fedvisage.faces.partition import Partition, PartyFaces, Share, make_partition
 from fedvisage.federation import Event, Federation, Observe, StateStore, extra_trackers
-from fedvisage.methods.fedavg import EMBEDDINGS, FedAvg
+from fedvisage.methods.fedavg import EMBEDDINGS, FedAvg, mean_embeddings
 from fedvisage.models import load_model, personalised, save_model
 from fedvisage.report import write_report
 from fedvisage.scoring import Score, TestSet, headline
@@ -194,6 +194,8 @@ class _Run:
             self._freeze()
         if self.recipe.pretrain.epochs:
             public = {"all": self._pretrain()}
+        elif self.partition.public and build_parts(self.recipe).method.needs_public_embeddings:
+            public = {"all": mean_embeddings(self.model, Faces(self.faces, self.partition.public))}
         self._freeze()
         weights = self.weights
         state = {BACKBONE: snapshot(weights.backbone), BUFFERS: snapshot(weights.buffers)}

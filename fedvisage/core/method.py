@@ -239,6 +239,11 @@ class Method(Component):
         return {BACKBONE: context.initial[BACKBONE], BUFFERS: context.initial[BUFFERS]}
 
     @property
+    def needs_public_embeddings(self) -> bool:
+        """Whether the run must bring class embeddings of public people, and public people's images to every party."""
+        return False
+
+    @property
     def keeps_class_embeddings(self) -> bool:
         """Whether parties keep the class embeddings of their own people, which a server regulariser can act on."""
         return False

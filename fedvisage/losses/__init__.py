@@ -4,6 +4,7 @@ A loss takes features (N, d); a regulariser takes all parties' class embeddings 
 and gradient by closed form in bounded memory, for a server with many classes.
 """
 
+from fedvisage.losses._cosines import unit
 from fedvisage.losses._regularisers import ValueAndGradient, average_shared
 from fedvisage.losses.arcface import arcface
 from fedvisage.losses.binary import binary_margin, binary_margin_bias
@@ -41,4 +42,5 @@ __all__ = [
     "softmax",
     "spreadout",
     "spreadout_gradient",
+    "unit",
 ]

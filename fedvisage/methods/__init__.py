@@ -1,6 +1,6 @@
 """Federated methods: one paper, one file, both halves of the algorithm. Importing this registers all of them."""
 
-from fedvisage.methods import alone, central, fedavg, fedface, fedgc, fedprox, separation, weightings
+from fedvisage.methods import alone, central, fedavg, fedface, fedfr, fedgc, fedprox, separation, weightings
 from fedvisage.methods.batchnorm import Recalibrate
 from fedvisage.methods.evaluate import EvaluateAtParties
 
@@ -11,6 +11,7 @@ __all__ = [
     "central",
     "fedavg",
     "fedface",
+    "fedfr",
     "fedgc",
     "fedprox",
     "separation",

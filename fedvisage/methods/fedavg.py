@@ -21,7 +21,7 @@ from torch import Tensor
 
 from fedvisage.config import Training
 from fedvisage.core.codec import State
-from fedvisage.core.method import METHODS, Context, Method, Party, Result, broadcast
+from fedvisage.core.method import METHODS, Context, Images, Method, Party, Result, broadcast
 from fedvisage.core.parcel import BACKBONE, BUFFERS, PRIVATE_EMBEDDINGS, Parcel, Tensors
 from fedvisage.core.phase import Audience, Phase, Reduction
 from fedvisage.core.randomness import Streams
@@ -81,7 +81,7 @@ class FedAvg(Method):
         if self.classifier == "private":
             size = party.weights.model.metadata.embedding_size
             if self.starts_at_mean:
-                party.state[EMBEDDINGS] = mean_embeddings(party.load(parcel), party)
+                party.state[EMBEDDINGS] = mean_embeddings(party.load(parcel), faces)
             else:
                 party.state[EMBEDDINGS] = random_embeddings(faces.classes, size, party.streams)
         counts: dict[str, float] = {"samples": len(faces)}
@@ -175,9 +175,8 @@ def random_embeddings(classes: int, size: int, streams: Streams) -> Tensor:
     return torch.randn(classes, size, generator=streams.torch("class embeddings")) * 0.1
 
 
-def mean_embeddings(model: Backbone, party: Party) -> Tensor:
+def mean_embeddings(model: Backbone, faces: Images) -> Tensor:
     """Mean embedding of each person's images, normalised (C, d)."""
-    faces = party.faces.train
     assert faces.labels is not None
     embeddings = embed_images(model, faces, flip=False).astype(np.float64)
     sums = np.zeros((faces.classes, embeddings.shape[1]))

@@ -21,8 +21,7 @@ from torch import Tensor
 
 from fedvisage.core.method import METHODS, Party
 from fedvisage.core.parcel import Parcel
-from fedvisage.losses import positive_hinge
-from fedvisage.losses._cosines import unit
+from fedvisage.losses import positive_hinge, unit
 from fedvisage.methods.fedavg import FedPE
 from fedvisage.models import Backbone
 from fedvisage.training import Batch, Fit, Loss

@@ -40,8 +40,8 @@ from fedvisage.losses import (
     loss_options,
     party_cosines,
     spreadout_gradient,
+    unit,
 )
-from fedvisage.losses._cosines import unit
 from fedvisage.losses._regularisers import numbered
 from fedvisage.losses.correction import CorrectionForm
 from fedvisage.losses.spreadout import SpreadoutDistance

@@ -4,6 +4,7 @@ from fedvisage.training.batches import Batch, augment, batches
 from fedvisage.training.devices import autocast, choose_device
 from fedvisage.training.embedding import embed_images
 from fedvisage.training.features import FeatureFile, features_for, with_features
+from fedvisage.training.hard_negatives import hard_negatives
 from fedvisage.training.loop import Correct, Fit, Loss, Trainer, learning_rate, loss_of
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "choose_device",
     "embed_images",
     "features_for",
+    "hard_negatives",
     "learning_rate",
     "loss_of",
     "with_features",

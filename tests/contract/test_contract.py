@@ -94,7 +94,7 @@ images_per_identity = 4
 test = 0
 parties = 3
 identities_per_party = 3
-public = 3
+public = 2
 held_out = 0.25
 
 [pretrain]

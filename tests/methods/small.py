@@ -70,6 +70,7 @@ def federate(
     partition: Partition = PARTITION,
     weighting: str = "samples",
     keep_local: bool = False,
+    public: Tensors | None = None,
 ) -> Ran:
     """Run a method in this process."""
     weights = Weights(network(), policy)  # type: ignore[arg-type]
@@ -77,7 +78,7 @@ def federate(
         BACKBONE: snapshot(weights.backbone),
         BUFFERS: snapshot(weights.buffers),
         "batchnorm": snapshot(weights.local),
-        PUBLIC_EMBEDDINGS: {},
+        PUBLIC_EMBEDDINGS: public or {},
     }
     weigh = WEIGHTINGS[weighting]()
     components = (method, weigh, *others)
