@@ -155,7 +155,8 @@ class PartyFaces:
         self._labelled = share.role != TARGET
         if not self._labelled:
             self._public = Faces(whole, public)
-            whole = FaceSet(whole.images, np.broadcast_to(np.int64(0), len(whole)), ("nobody",))
+            nobody = np.broadcast_to(np.int64(0), len(whole))
+            whole = FaceSet(whole.images, nobody, ("nobody",), features=whole.features)
         self._whole = whole
 
     @cached_property

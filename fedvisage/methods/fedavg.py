@@ -132,10 +132,15 @@ class FedAvg(Method):
         if work.optimiser_state == "keep":
             trainer.restore(party.state.get("optimiser", {}))
         loss = self.objective(party, trainer.others[EMBEDDINGS], offset)
-        fit = trainer.fit(party.faces.train, loss, party.streams.child("train"), self.correction(party, parcel))
+        images = self.training_images(party)
+        fit = trainer.fit(images, loss, party.streams.child("train"), self.correction(party, parcel))
         if work.optimiser_state == "keep":
             party.state["optimiser"] = trainer.state()
         return trainer.values()[EMBEDDINGS], fit
+
+    def training_images(self, party: Party) -> Images:
+        """What a party trains on."""
+        return party.faces.train
 
     def trainer(self, party: Party, model: Backbone, others: Tensors) -> Trainer:
         """What takes the steps: by default SGD on everything, with the recipe's momentum."""

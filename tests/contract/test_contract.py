@@ -118,6 +118,16 @@ pairs = 0
 """
 
 
+DOMAINS = {
+    "partition.groups": {
+        "source": {"role": "source", "identities_per_party": 3},
+        "target": {"role": "target", "parties": 2, "identities_per_party": 3},
+    }
+}
+NEEDS: Mapping[str, Mapping[str, Any]] = {"feduda": DOMAINS | {"method.pretrain_rounds": 1, "method.relabel_every": 2}}
+"""What a method needs of a recipe besides its name."""
+
+
 @dataclass(frozen=True)
 class Ran:
     """A finished run of one method."""
@@ -143,7 +153,7 @@ class Ran:
 def run(name: str, folder: Path, changes: Mapping[str, Any] | None = None) -> Ran:
     path = folder.parent / f"{folder.name}.toml"
     path.write_text(RECIPE.replace("METHOD", name))
-    recipe = fv.load_recipe(path, changes)
+    recipe = fv.load_recipe(path, {**NEEDS.get(name, {}), **(changes or {})})
     fv.run(recipe, out=folder)
     return Ran(name, resolve(recipe), folder)
 

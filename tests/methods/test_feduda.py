@@ -1,0 +1,177 @@
+"""Domain adaptation against a loop by hand, its stages and switches, and that target labels cannot be reached."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from small import FACES, Ran, federate, get, mean, network, put, random_head
+from torch import Tensor
+
+from fedvisage.clustering import c_finch
+from fedvisage.config import Training
+from fedvisage.core.errors import FedVisageError
+from fedvisage.core.parcel import BACKBONE, BUFFERS
+from fedvisage.core.randomness import Streams
+from fedvisage.faces.partition import Partition, Share, party_faces
+from fedvisage.losses import cosface
+from fedvisage.methods.feduda import FedUDA, pseudo_labelled
+from fedvisage.privacy import read_ledger
+from fedvisage.training import batches
+
+WORK = Training(batch_size=8, learning_rate=0.02, weight_decay=1e-3)
+PARTITION = Partition((), (), {"ann": Share("source", tuple(range(8))), "bob": Share("target", tuple(range(8, 20)))})
+"""Ann has persons a and b with labels; bob has c, d and e without."""
+CLOSE = 0.785
+
+
+def feduda(folder: Path, *, rounds: int = 1, partition: Partition = PARTITION, **options: Any) -> Ran:
+    method = FedUDA(training=WORK, rounds=rounds, distance=CLOSE, **options)
+    return federate(folder, method, rounds=rounds, partition=partition, weighting="equal")
+
+
+def clusters(state: dict[str, Tensor]) -> np.ndarray:
+    model = network().eval()
+    put(model, state)
+    return c_finch(model.embed(FACES.images.read(np.arange(8, 20))), CLOSE)
+
+
+def work_by_hand(model: Any, head: Tensor, images: Any, name: str, round: int, pull: float) -> Tensor:
+    head = head.clone().requires_grad_()
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    fixed = [p.detach().clone() for p in parameters]
+    optimiser = torch.optim.SGD([*parameters, head], lr=0.02, momentum=0.9, weight_decay=1e-3)
+    model.train()
+    for batch in batches(images, WORK, Streams(1, "parties", round, name, "train"), torch.device("cpu")):
+        loss = cosface(model(model.preprocess(batch.images)), head, batch.labels)
+        apart = sum((p - f).square().sum() for p, f in zip(parameters, fixed, strict=True))
+        optimiser.zero_grad()
+        (loss + pull / 2 * apart).backward()
+        optimiser.step()
+    return head.detach()
+
+
+def test_two_rounds_equal_a_loop_by_hand(tmp_path: Path) -> None:
+    ran = feduda(tmp_path, rounds=2, constraint=3.0)
+    state = {**ran.start[BACKBONE], **ran.start[BUFFERS]}
+    labels = clusters(state)
+    count = int(labels.max()) + 1
+    assert 1 < count < 12, "the clustering must have something to do"
+    images = {
+        "ann": party_faces(FACES, PARTITION, "ann")[1].train,
+        "bob": pseudo_labelled(party_faces(FACES, PARTITION, "bob")[1].train, labels),
+    }
+    heads = {"ann": random_head("ann", 2), "bob": random_head("bob", count)}
+    model = network()
+    for round in (1, 2):
+        answers = []
+        for name, pull in (("ann", 3.0), ("bob", 0.0)):
+            put(model, state)
+            heads[name] = work_by_hand(model, heads[name], images[name], name, round, pull)
+            answers.append(get(model, list(state)))
+        state = mean(answers, [1, 1])
+    everything = {**ran.server[BACKBONE], **ran.server[BUFFERS]}
+    assert all(torch.allclose(everything[name], value, atol=1e-5) for name, value in state.items())
+    assert torch.equal(ran.party("bob")["pseudo_labels"], torch.from_numpy(labels))
+    assert all(torch.allclose(ran.party(name)["class_embeddings"], head, atol=1e-5) for name, head in heads.items())
+
+
+def test_stage_one_trains_at_the_source_only_and_labels_come_from_its_model(tmp_path: Path) -> None:
+    ran = feduda(tmp_path, pretrain_rounds=2)
+    state = {**ran.start[BACKBONE], **ran.start[BUFFERS]}
+    model, head = network(), random_head("ann", 2)
+    for repeat in range(2):
+        put(model, state)
+        streams = Streams(1, "parties", 0, "ann", *(("repeat", repeat) if repeat else ()), "train")
+        head = head.clone().requires_grad_()
+        parameters = [p for p in model.parameters() if p.requires_grad]
+        optimiser = torch.optim.SGD([*parameters, head], lr=0.02, momentum=0.9, weight_decay=1e-3)
+        model.train()
+        faces = party_faces(FACES, PARTITION, "ann")[1].train
+        for batch in batches(faces, WORK, streams, torch.device("cpu")):
+            optimiser.zero_grad()
+            cosface(model(model.preprocess(batch.images)), head, batch.labels).backward()
+            optimiser.step()
+        head, state = head.detach(), get(model, list(state))
+    assert torch.equal(ran.party("bob")["pseudo_labels"], torch.from_numpy(clusters(state)))
+    rows = [row for row in read_ledger(tmp_path / "ledger.jsonl") if "party" in row]
+    assert {row["party"] for row in rows if row["phase"] == "pretrain"} == {"ann"}
+    assert {row["party"] for row in rows if row["phase"] == "label"} == {"bob"}
+
+
+def test_only_the_model_and_numbers_cross(tmp_path: Path) -> None:
+    feduda(tmp_path, pretrain_rounds=1)
+    rows = [row for row in read_ledger(tmp_path / "ledger.jsonl") if "party" in row]
+    assert {row["group"] for row in rows} == {BACKBONE, BUFFERS, "statistics"}
+
+
+def test_true_labels_of_a_target_cannot_be_reached() -> None:
+    """Whatever attribute one follows from what a target's party half is given, the labels are not there."""
+    faces = party_faces(FACES, PARTITION, "bob")[1]
+    assert faces.train.labels is None
+    assert faces.train.names == ()
+    seen: set[int] = set()
+    stack: list[Any] = [faces]
+    while stack:
+        thing = stack.pop()
+        if id(thing) in seen:
+            continue
+        seen.add(id(thing))
+        assert thing is not FACES
+        assert thing is not FACES.labels
+        stack += list(getattr(thing, "__dict__", {}).values())
+
+
+def test_with_the_source_left_out_only_targets_train(tmp_path: Path) -> None:
+    feduda(tmp_path, source_joins=False)
+    rows = [row for row in read_ledger(tmp_path / "ledger.jsonl") if row.get("phase") == "train"]
+    assert {row["party"] for row in rows} == {"bob"}
+
+
+def test_relabelling_happens_every_few_rounds_with_heads_that_fit(tmp_path: Path) -> None:
+    ran = feduda(tmp_path, rounds=2, relabel_every=2)
+    rows = list(map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines()))
+    assert [row["round"] for row in rows if row["phase"] == "relabel"] == [2]
+    state = ran.party("bob")
+    assert len(state["class_embeddings"]) == int(state["pseudo_labels"].max()) + 1
+
+
+def test_images_of_small_clusters_are_left_out(tmp_path: Path) -> None:
+    labels = clusters({})
+    sizes = np.bincount(labels)
+    smallest = int(np.sort(sizes)[-1])
+    ran = feduda(tmp_path, smallest_cluster=smallest)
+    kept = ran.party("bob")["pseudo_labels"]
+    assert int((kept >= 0).sum()) == sizes[sizes >= smallest].sum()
+
+
+def test_a_clustering_without_clusters_says_so(tmp_path: Path) -> None:
+    with pytest.raises(FedVisageError, match="no cluster has 13 images"):
+        feduda(tmp_path, smallest_cluster=13)
+
+
+@pytest.mark.parametrize(
+    "options", [{"clustering": "finch"}, {"clustering": "k-means", "clusters": 3}, {"clustering": "dbscan"}]
+)
+def test_other_clusterings_train_too(options: dict[str, Any], tmp_path: Path) -> None:
+    ran = feduda(tmp_path, **options)
+    labels = ran.party("bob")["pseudo_labels"]
+    assert len(ran.party("bob")["class_embeddings"]) == int(labels.max()) + 1 >= 1
+    if options["clustering"] == "k-means":
+        assert int(labels.max()) == 2
+
+
+def test_the_mean_start_puts_heads_at_their_clusters(tmp_path: Path) -> None:
+    work = WORK.model_copy(update={"learning_rate": 1e-20})
+    method = FedUDA(training=work, rounds=1, distance=CLOSE, embeddings_start="mean")
+    ran = federate(tmp_path, method, rounds=1, partition=PARTITION, weighting="equal")
+    model = network().eval()
+    labels = ran.party("bob")["pseudo_labels"].numpy()
+    vectors = model.embed(FACES.images.read(np.arange(8, 20)), flip=False)
+    for number, head in enumerate(ran.party("bob")["class_embeddings"]):
+        slow = vectors[labels == number].mean(axis=0)
+        assert np.allclose(head.numpy(), slow / np.linalg.norm(slow), atol=1e-4)
