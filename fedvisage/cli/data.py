@@ -1,16 +1,31 @@
-"""`fedvisage data`: make faces and look at them."""
+"""`fedvisage data`: make faces, bring them in, look at them and share them out."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import typer
+from PIL import Image
+from rich.console import Console
+from rich.progress import Progress
 
-from fedvisage.cli.output import Json, show_json
+from fedvisage.cli.output import Json, show_json, show_table
+from fedvisage.cli.run import Changes, RecipeArgument
+from fedvisage.config import load_recipe, parse_change
 from fedvisage.core.errors import FedVisageError
+from fedvisage.core.randomness import Streams
 from fedvisage.faces.faceset import FaceSet, open_faceset, write_faceset
+from fedvisage.faces.importing import FORMATS, Report, Selection, read_source, write_source
+from fedvisage.faces.inspection import bars, describe_faces, describe_partition, draw_parties, sample
+from fedvisage.faces.opening import open_source
+from fedvisage.faces.partition import make_partition
+from fedvisage.faces.pool import read_names
 from fedvisage.faces.sheet import contact_sheet
 from fedvisage.faces.synthetic import DEFAULT_DOMAIN, SyntheticFaces
 
@@ -32,8 +47,7 @@ def synth_command(
     as_json: Json = False,
 ) -> None:
     """Write a folder of synthetic faces."""
-    if out.exists() and any(out.iterdir()):
-        raise FedVisageError(f"{out} is not empty: choose another folder")
+    _refuse_used(out)
     source = SyntheticFaces(seed, identities, images, size, domain)
     width = len(str(identities - 1))
     names = tuple(f"person-{number:0{width}d}" for number in range(identities))
@@ -61,20 +75,141 @@ def preview_command(
         pixels = source.read(np.arange(len(source))).reshape(identities, images, size, size, 3)
         names = [f"person {number}" for number in range(identities)]
     else:
-        faces = open_faceset(data)
-        people, counts = np.unique(faces.labels, return_counts=True)
-        people = people[counts >= images][:identities]
-        if not len(people):
-            raise FedVisageError(f"nobody in {data} has {images} images; ask for fewer with --images")
-        chosen = np.stack([np.flatnonzero(faces.labels == person)[:images] for person in people])
-        pixels = faces.images.read(chosen.reshape(-1))
-        pixels = pixels.reshape(*chosen.shape, *pixels.shape[1:])
-        names = [faces.names[person] for person in people]
-    try:
-        contact_sheet(pixels, names).save(out)
-    except (OSError, ValueError) as error:
-        raise FedVisageError(f"cannot write {out}: {error}") from None
+        pixels, names = sample(open_faceset(data), identities, images)
+    _save(contact_sheet(pixels, names), out)
     if as_json:
         show_json({"picture": str(out), "people": names})
     else:
         print(f"{out}: {len(names)} people, {pixels.shape[1]} images each")
+
+
+FormatName = Annotated[str | None, typer.Option("--format", help=f"{', '.join(FORMATS)}; by default recognised.")]
+DomainLists = Annotated[
+    list[str] | None, typer.Option("--domain", help="name=FILE: the people named in FILE are this domain; repeatable.")
+]
+
+
+@app.command("import")
+def import_command(
+    source: Annotated[Path, typer.Argument(help="A folder, zip archive, .rec, .bin, .csv or .parquet file.")],
+    out: Annotated[Path, typer.Option(help="Folder to write.")],
+    kind: FormatName = None,
+    size: Annotated[int | None, typer.Option(min=16, max=1024, help="Crop to a square and scale to this.")] = None,
+    store: Annotated[Literal["records", "array"], typer.Option(help="Encoded images, or pixels.")] = "records",
+    pairs: Annotated[Path | None, typer.Option(help="List of pairs, where it is not in the folder.")] = None,
+    domains: DomainLists = None,
+    min_images: Annotated[int, typer.Option(min=1, help="Leave out people with fewer.")] = 1,
+    max_images: Annotated[int | None, typer.Option(min=1, help="Take no more of each person.")] = None,
+    exclude: Annotated[Path | None, typer.Option(help="File of people to leave out, a name per line.")] = None,
+    threads: Annotated[int, typer.Option(min=0, help="0 for one per core.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Bring a data set in: images, people and the lists of its protocol, with a report of what was left out."""
+    _refuse_used(out)
+    name, found = read_source(source, kind, pairs, dict(_domain(text) for text in domains or []))
+    excluded = frozenset(read_names(str(exclude))) if exclude else frozenset()
+    chosen = Selection(size, store, min_images, max_images, excluded, threads)
+    with _progress("images", len(found), as_json) as step:
+        report = write_source(found, out, Report(str(source), name), chosen, step)
+    if as_json:
+        show_json(report.table())
+        return
+    for line in report.lines():
+        print(line)
+    print(f"{report.images:,} images of {report.identities:,} people in {out}")
+
+
+@app.command("inspect")
+def inspect_command(
+    data: Annotated[Path, typer.Argument(help="A folder of faces.")],
+    sheet: Annotated[Path | None, typer.Option(help="Also write a sheet of samples to this picture.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Describe a folder of faces: counts, images per person, domains, lists."""
+    faces = open_faceset(data)
+    described = describe_faces(faces)
+    if sheet is not None:
+        most = described["images_per_identity"]["most"]
+        _save(contact_sheet(*sample(faces, 8, max(1, min(8, most)))), sheet)
+    if as_json:
+        show_json(described)
+        return
+    each, (width, height) = described["images_per_identity"], described["size"]
+    counted = f"{described['images']:,} images of {described['identities']:,} people"
+    print(f"{counted}, {width}x{height}, {described['stored']}")
+    print(f"images per person: {each['least']} to {each['most']}, median {each['median']:g}\n")
+    counts = each["histogram"]
+    rows = zip(counts, map("{:,}".format, counts.values()), bars(list(counts.values())), strict=True)
+    show_table(["images", "people", ""], rows)
+    for title, table in (("domain", described["domains"]), ("list", described["lists"])):
+        if table:
+            print()
+            columns = list(next(iter(table.values())))
+            show_table([title, *columns], [[name, *map(_word, row.values())] for name, row in table.items()])
+
+
+@app.command("partition")
+def partition_command(
+    recipe: RecipeArgument,
+    out: Annotated[Path | None, typer.Option(help="Write the partition to this JSON file.")] = None,
+    picture: Annotated[Path | None, typer.Option(help="Draw the parties as bars in this picture.")] = None,
+    changes: Changes = None,
+    as_json: Json = False,
+) -> None:
+    """Share people out as a run of the recipe would, and show who gets what."""
+    chosen = load_recipe(recipe, dict(map(parse_change, changes or [])))
+    with TemporaryDirectory() as cache:
+        faces = open_source(chosen.faces, Path(cache), only_labels=True)
+        partition = make_partition(faces, chosen.partition, Streams(chosen.seed).child("partition"))
+        described = describe_partition(partition, faces)
+        if out is not None:
+            partition.save(out, faces.names, faces.labels)
+    parties = described["parties"]
+    if picture is not None:
+        _save(draw_parties(parties, f"{chosen.name}: images of each party"), picture)
+    if as_json:
+        show_json(described)
+        return
+    for part, numbers in described.items():
+        if part != "parties":
+            print(f"{part}: " + ", ".join(f"{count:,} {word}" for word, count in numbers.items()))
+    totals = [share["train"] + share["held_out"] for share in parties.values()]
+    rows = [
+        [name, share["role"], *(f"{share[key]:,}" for key in ("identities", "train", "held_out")), bar]
+        for (name, share), bar in zip(parties.items(), bars(totals), strict=True)
+    ]
+    show_table(["party", "role", "people", "train", "held out", "images"], rows)
+
+
+def _word(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _domain(text: str) -> tuple[str, str]:
+    name, found, file = text.partition("=")
+    if not found or not name or not file:
+        raise FedVisageError(f"--domain {text}: write it as name=FILE")
+    return name, file
+
+
+def _refuse_used(out: Path) -> None:
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise FedVisageError(f"{out} is not empty: choose another folder")
+
+
+def _save(picture: Image.Image, path: Path) -> None:
+    try:
+        picture.save(path)
+    except (OSError, ValueError) as error:
+        raise FedVisageError(f"cannot write {path}: {error}") from None
+
+
+@contextmanager
+def _progress(what: str, total: int, quiet: bool) -> Iterator[Callable[[int], None]]:
+    """A bar where there is a terminal."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    with Progress(console=Console(stderr=True)) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda count: bar.update(task, advance=count)

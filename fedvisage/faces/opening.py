@@ -15,12 +15,15 @@ from fedvisage.faces.records import Indices, Pixels, in_threads
 from fedvisage.faces.synthetic import SyntheticFaces
 
 
-def open_source(settings: Settings, cache: Path) -> FaceSet:
+def open_source(settings: Settings, cache: Path, only_labels: bool = False) -> FaceSet:
     """The face set of a recipe, every image `settings.size` pixels wide; synthetic ones are rendered into `cache` once.
 
-    A folder of another size is refused, or scaled as it is read where the recipe says `resize`.
+    A folder of another size is refused, or scaled as it is read where the recipe says `resize`. With `only_labels`
+    nothing is rendered ahead.
     """
     if settings.source == "synthetic":
+        if only_labels:
+            return synthetic_faces(settings)
         if not (cache / "faces.json").exists():
             write_faceset(cache, synthetic_faces(settings))
         return open_faceset(cache)

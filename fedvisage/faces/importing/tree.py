@@ -1,0 +1,122 @@
+"""The files of a data set, in a folder or a zip archive; nothing outside it can be named, and archives stay packed."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import zipfile
+import zlib
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Protocol
+
+from fedvisage.core.errors import FedVisageError
+from fedvisage.faces.decoding import MOST_BYTES
+
+MOST_TEXT = 4_000_000_000
+
+
+def safe_path(text: str, where: str) -> str:
+    """A path below the data set's folder, in its shortest form; `where` says who names it."""
+    path = text.strip().replace("\\", "/")
+    parts = path.split("/")
+    if not path or path.startswith("/") or ".." in parts or "\0" in path or ":" in parts[0]:
+        raise FedVisageError(f"{where} names '{text.strip()[:80]}', which leads out of the folder")
+    return posixpath.normpath(path)
+
+
+class Tree(Protocol):
+    """Files by their path relative to the top, with slashes."""
+
+    @property
+    def name(self) -> str:
+        """What to call it in messages."""
+        ...
+
+    @property
+    def files(self) -> list[str]:
+        """Every file, sorted."""
+        ...
+
+    def read(self, path: str, most: int = MOST_BYTES) -> bytes:
+        """A file's content; refused where it is larger than `most` bytes."""
+        ...
+
+
+class Folder:
+    """A folder on disk."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.name = root, str(root)
+        self._prefix = f"{root}{os.sep}"
+
+    @cached_property
+    def files(self) -> list[str]:
+        """Every file, sorted."""
+        return sorted(self._walk())
+
+    def _walk(self) -> Iterator[str]:
+        for folder, _, names in os.walk(self.root):
+            below = os.path.relpath(folder, self.root).replace(os.sep, "/")
+            for name in names:
+                yield name if below == "." else f"{below}/{name}"
+
+    def read(self, path: str, most: int = MOST_BYTES) -> bytes:
+        """A file's content; refused where it is larger than `most` bytes."""
+        try:
+            with open(self._prefix + path, "rb", buffering=0) as file:
+                small = os.fstat(file.fileno()).st_size <= most
+                data = file.readall() if small else b"\0" * (most + 1)
+        except (OSError, ValueError) as error:
+            raise FedVisageError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+        if len(data) > most:
+            raise FedVisageError(f"{path} is larger than {most:,} bytes")
+        return data
+
+
+class Archive:
+    """A zip archive, read in place."""
+
+    def __init__(self, path: Path) -> None:
+        self.name = str(path)
+        try:
+            self._zip = zipfile.ZipFile(path)
+            entries = [entry for entry in self._zip.infolist() if not entry.is_dir()]
+        except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError) as error:
+            raise FedVisageError(f"cannot read the archive {path}: {error}") from None
+        self._entries = {safe_path(entry.filename, self.name): entry for entry in entries}
+
+    @cached_property
+    def files(self) -> list[str]:
+        """Every file, sorted."""
+        return sorted(self._entries)
+
+    def read(self, path: str, most: int = MOST_BYTES) -> bytes:
+        """A file's content; refused where it is larger than `most` bytes."""
+        if path not in self._entries:
+            raise FedVisageError(f"cannot read {path}: not in {self.name}")
+        if self._entries[path].file_size > most:
+            raise FedVisageError(f"{path} is larger than {most:,} bytes")
+        try:
+            with self._zip.open(self._entries[path]) as file:
+                return file.read(most)
+        except (OSError, ValueError, RuntimeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+            raise FedVisageError(f"cannot read {path}: {error}") from None
+
+
+def open_tree(path: Path) -> Tree:
+    """The files of a folder, or of a zip archive."""
+    if path.is_dir():
+        return Folder(path)
+    if path.suffix.lower() == ".zip" and path.is_file():
+        return Archive(path)
+    raise FedVisageError(f"{path} is neither a folder nor a zip archive" if path.exists() else f"there is no {path}")
+
+
+def text_of(tree: Tree, path: str) -> str:
+    """A text file's content."""
+    try:
+        return tree.read(path, MOST_TEXT).decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise FedVisageError(f"{path} is not text") from None

@@ -1,0 +1,45 @@
+"""Small data sets on disk for the readers' tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedvisage.faces.decoding import encode
+from fedvisage.faces.faceset import FaceSet, open_faceset
+from fedvisage.faces.importing import Report, Selection, read_source, write_source
+
+
+def image(number: int, size: int = 24) -> bytes:
+    """A JPEG that differs by its number: one colour."""
+    colour = (number * 37 % 251, number * 91 % 241, number // 250 * 40 % 250)
+    return encode(np.broadcast_to(np.array(colour, np.uint8), (size, size, 3)).copy())
+
+
+def colour_of(number: int) -> tuple[int, ...]:
+    return (number * 37 % 251, number * 91 % 241, number // 250 * 40 % 250)
+
+
+def put(root: Path, files: dict[str, bytes | str]) -> Path:
+    for name, content in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return root
+
+
+def bring_in(
+    source: Path, out: Path, kind: str | None = None, pairs: Path | None = None, **options: Any
+) -> tuple[FaceSet, Report]:
+    domains = options.pop("domains", {})
+    name, found = read_source(source, kind, pairs, domains)
+    report = write_source(found, out, Report(str(source), name), Selection(**options))
+    return open_faceset(out), report
+
+
+def shows(faces: FaceSet, index: int, number: int) -> bool:
+    """Whether an image of the set is the one made with this number."""
+    pixels = faces.images.read(np.array([index]))[0].astype(int)
+    return bool(np.abs(pixels - np.array(colour_of(number))).max() <= 3)

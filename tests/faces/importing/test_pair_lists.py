@@ -1,0 +1,203 @@
+"""Lists of pairs in every way they come, and the sets that have them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from dataset_files import bring_in, image, put, shows
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedvisage.core.errors import FedVisageError
+from fedvisage.faces.importing.pairs import identities_of, parse_pairs
+from fedvisage.faces.lists import PairList, list_names, open_list
+
+
+def pairs_of(folder: Path, name: str = "pairs") -> list[tuple[int, int, int, int]]:
+    pairs = open_list(folder, name)
+    assert isinstance(pairs, PairList)
+    return list(zip(*(c.tolist() for c in (pairs.left, pairs.right, pairs.same, pairs.fold)), strict=True))
+
+
+def people(*names: str, each: int = 2) -> dict[str, bytes | str]:
+    """`images/<name>/<name>_0001.jpg` and so on; image k of person n is number 10 n + k."""
+    return {f"images/{n}/{n}_{k:04d}.jpg": image(10 * p + k) for p, n in enumerate(names) for k in range(1, each + 1)}
+
+
+LFW = "2\t1\nAnn\t1\t2\nAnn\t2\tBob_B\t1\nBob_B\t1\t2\nBob_B\t2\tCy\t1\n"
+
+
+def test_lfw_names_images_by_person_and_number_and_says_its_folds(tmp_path: Path) -> None:
+    put(tmp_path / "lfw", people("Ann", "Bob_B", "Cy") | {"pairs.txt": LFW})
+    faces, report = bring_in(tmp_path / "lfw", tmp_path / "out")
+    assert (report.format, report.lists, faces.names) == ("pairs", {"pairs": 4}, ("Ann", "Bob_B", "Cy"))
+    assert pairs_of(tmp_path / "out") == [(0, 1, 1, 1), (1, 2, 0, 1), (2, 3, 1, 2), (3, 4, 0, 2)]
+
+
+def test_a_list_may_be_apart_from_the_images(tmp_path: Path) -> None:
+    put(tmp_path / "lfw", people("Ann", "Bob_B", "Cy"))
+    put(tmp_path, {"mine.txt": "Cy 1 2\nAnn 1 Bob_B 2\n"})
+    bring_in(tmp_path / "lfw", tmp_path / "out", pairs=tmp_path / "mine.txt")
+    assert pairs_of(tmp_path / "out") == [(4, 5, 1, 0), (0, 3, 0, 0)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Ann/Ann_0001.jpg\nAnn/Ann_0002.jpg\nAnn/Ann_0002.jpg\nBob/Bob_0001.jpg\n",
+        "Ann_0001.jpg 1\nAnn_0002.jpg 1\nAnn_0002.jpg 0\nBob_0001.jpg 0\n",
+        "Ann_0001.jpg 7\nAnn_0002.jpg 7\nAnn_0002.jpg 0\nBob_0001.jpg 0\n",
+        "1 images/Ann/Ann_0001.jpg Ann/Ann_0002.jpg\n0 Ann_0002.jpg Bob/Bob_0001.jpg\n",
+        "Ann/Ann_0001.jpg Ann/Ann_0002.jpg 1\nAnn/Ann_0002.jpg Bob/Bob_0001.jpg 0\n",
+        "Ann\t1\t2\nAnn\t2\tBob\t1\r\n",
+    ],
+    ids=["sllfw", "calfw", "calfw folds", "answer first", "answer last", "rfw"],
+)
+def test_every_way_to_list_two_pairs_is_understood(text: str, tmp_path: Path) -> None:
+    put(tmp_path / "set", people("Ann", "Bob") | {"pair_SLLFW.txt": text})
+    bring_in(tmp_path / "set", tmp_path / "out")
+    assert pairs_of(tmp_path / "out") == [(0, 1, 1, 0), (1, 2, 0, 0)]
+
+
+def test_images_in_one_folder_are_told_apart_by_their_names(tmp_path: Path) -> None:
+    files = {f"aligned images/{n}": image(k) for k, n in enumerate(["Ann_0001.jpg", "Ann_0002.jpg", "Bob_0001.jpg"])}
+    put(tmp_path / "calfw", files | {"pairs_CALFW.txt": "Ann_0001.jpg 1\nAnn_0002.jpg 1\n"})
+    faces, _ = bring_in(tmp_path / "calfw", tmp_path / "out")
+    assert (faces.names, faces.labels.tolist()) == (("Ann", "Bob"), [0, 0, 1])
+    assert pairs_of(tmp_path / "out") == [(0, 1, 1, 0)]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "holds no pairs"),
+        ("10 300\nAnn 1 2\n", "announces 10 x 300 x 2 pairs and holds 1"),
+        ("Ann 1 x\n", "'x' is no whole number"),
+        ("Ann 1 99999999999999999999999\n", "is too large"),
+        ("a b c d e\n", "is no list of pairs: a line has 5 words"),
+        ("a.jpg\nb.jpg\nc.jpg\n", "should name two images per pair and names 3"),
+        ("../a.jpg\nb.jpg\n", "leads out of the folder"),
+        ("1 a.jpg /etc/passwd\n", "leads out of the folder"),
+        ("1 a.jpg b/../../c.jpg\n", "leads out of the folder"),
+        ("1 a.jpg b.jpg\nx y z\n", "'x y z' is no pair"),
+        ("C:\\a.jpg 1\nb.jpg 1\n", "leads out of the folder"),
+    ],
+)
+def test_a_list_that_is_wrong_is_one_clear_line(text: str, message: str) -> None:
+    with pytest.raises(FedVisageError, match=message):
+        parse_pairs(text, "pairs.txt")
+
+
+@given(st.text(alphabet="a1 \t\n/._-0é\\:", max_size=60))
+def test_any_text_is_pairs_or_our_error(text: str) -> None:
+    try:
+        pairs = parse_pairs(text, "pairs.txt")
+    except FedVisageError:
+        return
+    assert len(pairs.left) == len(pairs.right) == len(pairs.same) > 0
+
+
+def test_pairs_without_their_images_are_counted(tmp_path: Path) -> None:
+    put(tmp_path / "lfw", people("Ann", "Bob_B") | {"pairs.txt": LFW})
+    _, report = bring_in(tmp_path / "lfw", tmp_path / "out")
+    assert report.lists == {"pairs": 3}
+    assert report.notes == ["1 of 4 pairs are left out: their images are not there"]
+
+
+def test_several_lists_must_be_chosen_from(tmp_path: Path) -> None:
+    put(tmp_path / "lfw", people("Ann") | {"pairs.txt": "Ann 1 2", "pair_SLLFW.txt": "a\nb"})
+    with pytest.raises(FedVisageError, match="holds 2 lists of pairs: name one with --pairs"):
+        bring_in(tmp_path / "lfw", tmp_path / "out")
+
+
+def test_a_name_that_could_be_two_images_is_refused(tmp_path: Path) -> None:
+    put(tmp_path / "set", {"a/x/1.jpg": image(1), "b/x/1.jpg": image(2), "pairs.txt": "x/1.jpg 1\na/x/1.jpg 1\n"})
+    with pytest.raises(FedVisageError, match=r"'x/1\.jpg' could be any of several images"):
+        bring_in(tmp_path / "set", tmp_path / "out")
+
+
+def test_rfw_has_pairs_per_race_and_each_race_is_a_domain(tmp_path: Path) -> None:
+    files: dict[str, bytes | str] = {}
+    for base, race in ((0, "African"), (50, "Asian")):
+        for p, person in enumerate(("m.1", f"m.{race}")):
+            for k in (1, 2):
+                files[f"test/data/{race}/{person}/{person}_{k:04d}.jpg"] = image(base + 10 * p + k)
+        files[f"test/txts/{race}/{race}_pairs.txt"] = f"m.1\t1\t2\nm.1\t2\tm.{race}\t1\n"
+        files[f"test/txts/{race}/{race}_people.txt"] = f"m.1\t2\nm.{race}\t{2 if race == 'Asian' else 3}\n"
+    put(tmp_path / "rfw", files)
+    faces, report = bring_in(tmp_path / "rfw", tmp_path / "out")
+    assert report.format == "rfw"
+    assert faces.domains == ("African", "Asian")
+    assert faces.domain is not None
+    assert faces.domain.tolist() == [0] * 4 + [1] * 4
+    assert list_names(tmp_path / "out") == {"pairs.african": "pairs", "pairs.asian": "pairs"}
+    assert pairs_of(tmp_path / "out", "pairs.african") == [(0, 1, 1, 0), (1, 2, 0, 0)]
+    assert pairs_of(tmp_path / "out", "pairs.asian") == [(4, 5, 1, 0), (5, 6, 0, 0)], "m.1 of Asian, not of African"
+    assert report.notes == [
+        "African: 1 people have another number of images than test/txts/African/African_people.txt says"
+    ]
+
+
+def test_cfp_pairs_frontal_with_profile_in_ten_folds(tmp_path: Path) -> None:
+    files: dict[str, bytes | str] = {}
+    for person in (1, 2):
+        files |= {f"Data/Images/{person:03d}/frontal/{k:02d}.jpg": image(person * 10 + k) for k in (1, 2)}
+        files[f"Data/Images/{person:03d}/profile/01.jpg"] = image(person * 10 + 5)
+    frontal = [f"../Data/Images/{p:03d}/frontal/{k:02d}.jpg" for p in (1, 2) for k in (1, 2)]
+    files["Protocol/Pair_list_F.txt"] = "".join(f"{n} {path}\n" for n, path in enumerate(frontal, 1))
+    files["Protocol/Pair_list_P.txt"] = "1 ../Data/Images/001/profile/01.jpg\n2 ../Data/Images/002/profile/01.jpg\n"
+    files |= {"Protocol/Split/FP/01/same.txt": "1,1\n2,1\n", "Protocol/Split/FP/01/diff.txt": "1,2\n"}
+    files |= {"Protocol/Split/FP/02/same.txt": "4,2\n", "Protocol/Split/FF/01/same.txt": "1,2\n"}
+    put(tmp_path / "cfp", files)
+    faces, report = bring_in(tmp_path / "cfp", tmp_path / "out")
+    assert (report.format, faces.names) == ("cfp", ("001", "002"))
+    found = [(*map(int, row[2:]), row) for row in pairs_of(tmp_path / "out")]
+    assert [(same, fold) for same, fold, _ in found] == [(0, 1), (1, 1), (1, 1), (1, 2)]
+    expected = [(11, 25), (11, 15), (12, 15), (22, 25)]
+    for (*_, (left, right, *_)), (a, b) in zip(found, expected, strict=True):
+        assert shows(faces, left, a)
+        assert shows(faces, right, b)
+    put(tmp_path / "cfp", {"Protocol/Split/FP/02/same.txt": "9,1\n"})
+    with pytest.raises(FedVisageError, match=r"names image 9 that Pair_list_F\.txt does not have"):
+        bring_in(tmp_path / "cfp", tmp_path / "out2")
+
+
+@pytest.mark.parametrize(
+    ("paths", "expected"),
+    [
+        (["images/a/1.jpg", "images/b/1.jpg"], ["a", "b"]),
+        (["a/1.jpg", "b/1.jpg"], ["a", "b"]),
+        (["x/a/1.jpg", "y/a/1.jpg"], ["x/a", "y/a"]),
+        (["a_b_1.jpg", "c_0002.jpg", "d.jpg"], ["a_b", "c", "d"]),
+    ],
+)
+def test_who_is_in_an_image_is_said_by_its_folder(paths: list[str], expected: list[str]) -> None:
+    assert identities_of(paths) == expected
+
+
+DATA = Path(os.environ.get("FEDVISAGE_DATA", Path(__file__).parents[4] / "shared" / "data"))
+real = pytest.mark.skipif(not (DATA / "lfw112-dev").is_dir(), reason=f"no real faces in {DATA}")
+
+
+@real
+def test_lfws_seven_folds_give_4200_pairs_with_every_image_found(tmp_path: Path) -> None:
+    faces, report = bring_in(DATA / "lfw112-dev", tmp_path / "lfw")
+    assert (report.images, report.identities, report.lists) == (7953, 2948, {"pairs": 4200})
+    assert report.notes == report.unreadable == report.duplicates == []
+    pairs = open_list(tmp_path / "lfw", "pairs")
+    assert isinstance(pairs, PairList)
+    same = faces.labels[pairs.left] == faces.labels[pairs.right]
+    assert same.astype(int).tolist() == pairs.same.tolist()
+    assert [(pairs.fold == fold).sum() for fold in range(1, 8)] == [600] * 7
+
+
+@real
+def test_the_other_real_sets_come_in(tmp_path: Path) -> None:
+    _, report = bring_in(DATA / "bollywood112-dev", tmp_path / "actors")
+    assert (report.found, report.identities, len(report.duplicates)) == (5066, 60, 6)
+    faces, _ = bring_in(DATA / "orl", tmp_path / "orl", size=64)
+    assert (len(faces), len(faces.names), faces.images.read(faces.labels[:1]).shape) == (400, 40, (1, 64, 64, 3))
+    _, report = bring_in(DATA / "lfw-photos-dev", tmp_path / "photos")
+    assert (report.images, report.lists) == (807, {"pairs": 600})

@@ -1,0 +1,138 @@
+"""RecordIO: any bytes round-trip, InsightFace's layout is understood, damaged files are one clear error."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from dataset_files import bring_in, image, shows
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedvisage.core.errors import FedVisageError
+from fedvisage.faces.importing.recordio import MAGIC, RecordFile, frame, read_recordio, write_recordio
+
+MAGIC_BYTES = struct.pack("<I", MAGIC)
+content = st.lists(st.one_of(st.binary(max_size=9), st.just(MAGIC_BYTES)), max_size=8).map(b"".join)
+
+
+@given(st.lists(content, min_size=1, max_size=6))
+def test_any_bytes_round_trip_even_with_the_magic_number_in_them(
+    tmp_path_factory: pytest.TempPathFactory, contents: list[bytes]
+) -> None:
+    path = tmp_path_factory.mktemp("rec") / "a.rec"
+    path.write_bytes(b"".join(map(frame, contents)))
+    file = RecordFile(path)
+    assert [file.read(offset) for offset in file.scan()] == contents
+
+
+def test_a_record_is_framed_as_dmlc_does() -> None:
+    """By hand: magic, kind in the upper 3 bits over the length, content, zeros up to a multiple of four."""
+    assert frame(b"abcde") == MAGIC_BYTES + struct.pack("<I", 5) + b"abcde\0\0\0"
+    parts = (
+        MAGIC_BYTES + struct.pack("<I", 1 << 29 | 4) + b"abcd",
+        MAGIC_BYTES + struct.pack("<I", 3 << 29 | 1) + b"e\0\0\0",
+    )
+    assert frame(b"abcd" + MAGIC_BYTES + b"e") == b"".join(parts)
+    assert frame(b"a" + MAGIC_BYTES) == MAGIC_BYTES + struct.pack("<I", 5) + b"a" + MAGIC_BYTES + b"\0\0\0", (
+        "no boundary"
+    )
+
+
+PEOPLE = [7, 7, 3, 3, 3, 500]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_recordio(tmp_path / "faces", [(person, image(number)) for number, person in enumerate(PEOPLE)], 24)
+    return tmp_path / "faces"
+
+
+def test_a_written_set_is_read_back_by_person(folder: Path, tmp_path: Path) -> None:
+    faces, report = bring_in(folder, tmp_path / "out")
+    assert report.format == "recordio"
+    assert faces.names == ("00003", "00007", "00500")
+    assert faces.labels.tolist() == [0, 0, 0, 1, 1, 2]
+    assert all(shows(faces, index, number) for index, number in enumerate([2, 3, 4, 0, 1, 5]))
+    assert (folder / "property").read_text() == "3,24,24\n"
+    assert (folder / "train.idx").read_text().splitlines()[0] == "0\t0"
+    assert len((folder / "train.lst").read_text().splitlines()) == 6
+
+
+def test_without_an_index_the_file_is_walked_through(folder: Path) -> None:
+    with_index = read_recordio(folder)
+    (folder / "train.idx").unlink()
+    without = read_recordio(folder / "train.rec")
+    assert without.labels.tolist() == with_index.labels.tolist()
+    assert [without.read(n) for n in range(6)] == [with_index.read(n) for n in range(6)]
+
+
+def test_labels_may_be_arrays_and_there_may_be_no_first_record(tmp_path: Path) -> None:
+    header = struct.pack("<IfQQ", 2, 0.0, 1, 0) + struct.pack("<2f", 4.0, 1.0)
+    (tmp_path / "train.rec").write_bytes(frame(header + image(1)) + frame(header + image(2)))
+    source = read_recordio(tmp_path)
+    assert (source.names, source.labels.tolist()) == (("00004",), [0, 0])
+    assert source.read(1) == image(2)
+
+
+def test_a_property_file_that_says_otherwise_is_noted(folder: Path) -> None:
+    (folder / "property").write_text("9,24,24")
+    (folder / "lfw.bin").write_bytes(b"")
+    assert read_recordio(folder).notes == [
+        "property says 9 people; the records show 3",
+        "beside it are verification sets, to be imported one by one: lfw.bin",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("train.idx", b"0\t0\n1\t99999999\n", "names places beyond the end of train.rec"),
+        ("train.idx", b"0\t0\n1\t-4\n", "names places beyond the end"),
+        ("train.idx", b"0 a\n", "cannot read .*train.idx"),
+        ("train.idx", b"0\t0\t0\n", "a key and a place per line"),
+        ("train.idx", b"", "there are no images"),
+        ("train.idx", b"0\t4\n", "no record begins at byte 4"),
+        ("train.rec", b"", "names places beyond the end"),
+        ("train.rec", b"\0" * 99999, "no record begins at byte 0"),
+    ],
+)
+def test_damage_is_one_clear_line(folder: Path, name: str, content: bytes, message: str) -> None:
+    (folder / name).write_bytes(content)
+    with pytest.raises(FedVisageError, match=message):
+        read_recordio(folder)
+
+
+def test_truncated_records_are_refused_wherever_they_end(folder: Path) -> None:
+    data = (folder / "train.rec").read_bytes()
+    (folder / "train.idx").unlink()
+    for end in range(1, len(data), 97):
+        (folder / "train.rec").write_bytes(data[:end])
+        with pytest.raises(FedVisageError):
+            read_recordio(folder)
+
+
+@pytest.mark.parametrize("label", [-1.0, 0.5, float("nan"), float("inf"), 1e30])
+def test_a_label_that_is_no_number_of_a_person_is_refused(tmp_path: Path, label: float) -> None:
+    (tmp_path / "train.rec").write_bytes(frame(struct.pack("<IfQQ", 0, label, 1, 0) + image(1)) * 2)
+    with pytest.raises(FedVisageError, match="is no number of a person"):
+        read_recordio(tmp_path)
+
+
+@given(st.binary(max_size=120), st.booleans())
+def test_random_bytes_end_in_our_error(tmp_path_factory: pytest.TempPathFactory, data: bytes, framed: bool) -> None:
+    folder = tmp_path_factory.mktemp("fuzz")
+    (folder / "train.rec").write_bytes(frame(data) if framed else MAGIC_BYTES + data)
+    try:
+        source = read_recordio(folder)
+    except FedVisageError:
+        return
+    assert len(source) == len(np.atleast_1d(source.labels))
+
+
+def test_two_record_files_must_be_told_apart(folder: Path) -> None:
+    (folder / "val.rec").write_bytes(b"")
+    with pytest.raises(FedVisageError, match=r"should hold one \.rec file and holds train\.rec, val\.rec"):
+        read_recordio(folder)
