@@ -24,11 +24,14 @@ print(int(status.split("VmHWM:")[1].split()[0]) / 1024)
 """
 """VmHWM is of this process alone; ru_maxrss would include what the parent had when it started this one."""
 
+SIZES = {"smoke": {20: "-"}, "normal": {10_000: "< 1.1"}, "full": {10_000: "< 1.1", 30_000: "-"}}
+
 
 def measure(scale: Scale) -> list[Row]:
-    many = 20 if scale == "smoke" else 10_000
-    few_mb, many_mb = peak(10), peak(many)
-    return [Row.of(f"peak memory, {many:,} parties", many_mb, few_mb, "MB", "the same run with 10 parties", "< 1.1")]
+    few_mb, peer, rows = peak(10), "the same run with 10 parties", []
+    for many, limit in SIZES[scale].items():
+        rows.append(Row.of(f"peak memory, {many:,} parties", peak(many), few_mb, "MB", peer, limit))
+    return rows
 
 
 def peak(parties: int) -> float:

@@ -46,10 +46,15 @@ SIZES: dict[str, dict[str, Any]] = {
     "24M": {"backbone": {"name": "ir-18"}, "size": 112, "parties": 16, "rounds": 7},
 }
 
+LARGE: dict[str, dict[str, Any]] = {
+    "44M": {"backbone": {"name": "ir-50"}, "size": 112, "parties": 16, "rounds": 7},
+}
+
 
 def measure(scale: Scale) -> list[Row]:
     small = {"parties": 2, "rounds": 2} if scale == "smoke" else {}
-    rows = [_measure(NoWorkNoState(), label, **values | small) for label, values in SIZES.items()]
+    sizes = SIZES | LARGE if scale == "full" else SIZES
+    rows = [_measure(NoWorkNoState(), label, **values | small) for label, values in sizes.items()]
     kept = _measure(NoWork(), "1M", **SIZES["1M"] | small)
     return [*rows, replace(kept, name=f"{kept.name}, private state kept on disk", limit="-")]
 

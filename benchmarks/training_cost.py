@@ -13,21 +13,27 @@ from fedvisage.losses import cosface
 from fedvisage.methods.fedavg import FedPE
 from fedvisage.methods.weightings import BySamples
 
-PARTIES, PEOPLE, IMAGES, BATCH, SIZE = 4, 16, 12, 32, 64
+PARTIES, PEOPLE, IMAGES, BATCH = 4, 16, 12, 32
 ROUNDS = {"smoke": 2, "normal": 6, "full": 12}
 
 
 def measure(scale: Scale) -> list[Row]:
+    rows = [_measure("ir-tiny", 64, ROUNDS[scale])]
+    return [*rows, _measure("ir-18", 112, 2)] if scale == "full" else rows
+
+
+def _measure(backbone: str, size: int, rounds: int) -> Row:
     recipe = Recipe.model_validate(
         {
-            "faces": {"identities": PARTIES * PEOPLE, "images_per_identity": IMAGES, "size": SIZE},
+            "faces": {"identities": PARTIES * PEOPLE, "images_per_identity": IMAGES, "size": size},
             "partition": {"parties": PARTIES, "held_out": 0},
+            "backbone": {"name": backbone},
             "training": {"batch_size": BATCH, "crop": 2},
-            "federation": {"rounds": ROUNDS[scale], "workers": 1},
+            "federation": {"rounds": rounds, "workers": 1},
         }
     )
     model = make_model(recipe)
-    images = torch.rand(PEOPLE * IMAGES, 3, SIZE, SIZE) * 2 - 1
+    images = torch.rand(PEOPLE * IMAGES, 3, size, size) * 2 - 1
     labels = torch.arange(PEOPLE).repeat_interleave(IMAGES)
     clock, bare = Clock(), list[float]()
 
@@ -52,5 +58,5 @@ def measure(scale: Scale) -> list[Row]:
         run.run()
     ratio = median(a / b for a, b in zip(clock.rounds[1:], bare[1:], strict=True))
     peer = "bare PyTorch loop over ready tensors, 1 thread"
-    name = "training through the federation"
-    return [Row.of(name, median(clock.rounds[1:]), median(bare[1:]), "s/epoch", peer, "<= 1.05", ratio)]
+    name = f"training through the federation, {backbone} at {size}x{size}"
+    return Row.of(name, median(clock.rounds[1:]), median(bare[1:]), "s/epoch", peer, "<= 1.05", ratio)

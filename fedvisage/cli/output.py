@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
@@ -11,6 +12,10 @@ from rich.console import Console
 from rich.table import Table
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+WIDE = 240
+"""Columns where nobody watches: a file or a pipe has no edge at which lines must be folded."""
 
 
 def show_json(value: Any) -> None:
@@ -27,7 +32,7 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*row)
-    Console().print(table)
+    Console(width=None if sys.stdout.isatty() else WIDE).print(table)
 
 
 def score_rows(scores: Mapping[str, Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
