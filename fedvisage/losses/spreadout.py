@@ -1,4 +1,4 @@
-"""Spreadout: class embeddings closer than a margin are pushed apart (FedAwS, Yu et al., ICML 2020; FedFace, eq. 4).
+"""Spreadout: class embeddings closer than a margin are pushed apart (FedAwS, Yu et al., ICML 2020; FedFace, eq. 9).
 
 Σ_c Σ_{c'≠c} max(0, margin - d(w_c, w_c'))² over ordered pairs of unit vectors, gradient through the normalisation.
 FedFace does not name d; 1 - cos with margin 0.7 is what its published code computes. With the other distances these

@@ -1,10 +1,10 @@
 """FedFace: parties with one person each (Aggarwal, Zhou & Jain, IJCB 2021).
 
 A phone holds photos of its owner only. Without negatives a party can do no more than draw its features f to its class
-embedding w, both at unit length: (1/n) Σ max(0, m - w·f)², with m = 0.9 (eq. 3, `losses.positive_hinge`). Alone
-that collapses: every face ends up in one place. So the server sees all class embeddings and spreads them out (eq. 4-5,
+embedding w, both at unit length: (1/n) Σ max(0, m - w·f)², with m = 0.9 (eq. 7, `losses.positive_hinge`). Alone
+that collapses: every face ends up in one place. So the server sees all class embeddings and spreads them out (eq. 9,
 `separation.Spreadout`), and w starts at the mean feature of the party's photos under the server's pre-trained model
-instead of at random (eq. 2). Algorithm 1 is `FedAvg.train` with these three pieces.
+instead of at random (eq. 6). Algorithm 1 is `FedAvg.train` with these three pieces.
 
 Ablations are switches: regulariser `none` is "FedAvg" of Table 1 and "w/o spreadout" of Table 2, `embeddings_start =
 "random"` is "w/o mean feature", and with `embeddings = "fixed"` besides it is "random class embeddings". A party with
@@ -50,7 +50,7 @@ class FedFace(FedPE):
         return unit(embeddings), fit
 
     def objective(self, party: Party, embeddings: Tensor, offset: int) -> Loss:
-        """Eq. 3, or the margin loss over several people."""
+        """Eq. 7, or the margin loss over several people."""
         if self.loss == "margin" or (self.loss == "by-people" and len(embeddings) > 1):
             return super().objective(party, embeddings, offset)
 

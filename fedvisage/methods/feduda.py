@@ -6,8 +6,8 @@ One party, the source, has labelled faces; the others, the targets, have unlabel
 2. Every target embeds its faces under that model, clusters them by C-FINCH with a distance threshold, and takes the
    clusters for people (phase `label`). It may do so again every few rounds, which the paper does not.
 3. In rounds, all parties train on their labels or pseudo-labels and the server averages the backbones with equal
-   weights (eq. 3). On the source the local work is held near the global model by (λ/2)·||θ - θ_global||², the domain
-   constraint loss (eq. 2), so that the many source faces do not undo what targets have learnt.
+   weights (eq. 2). On the source the local work is held near the global model by (λ/2)·||θ - θ_global||², the domain
+   constraint loss (eq. 4), so that the many source faces do not undo what targets have learnt.
 
 Only the backbone travels; class embeddings and pseudo-labels stay. A target's true labels are out of the method's reach
 (`faces.shares.PartyFaces`). Table 3's ablation: no rounds is P, `source_joins = false` P+C (fine-tuning on
@@ -156,7 +156,7 @@ class FedUDA(FedAvg):
         return pseudo_labelled(party.faces.train, party.state[PSEUDO_LABELS].numpy())
 
     def correction(self, party: Party, parcel: Parcel) -> Correct | None:
-        """Eq. 2's second term, on the source only; in stage 1 there is nothing to hold on to."""
+        """Eq. 4's second term, on the source only; in stage 1 there is nothing to hold on to."""
         if party.role != SOURCE or not self.constraint or not party.round:
             return None
         return proximal(parcel[BACKBONE], self.constraint)
