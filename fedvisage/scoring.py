@@ -6,10 +6,11 @@ import math
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedvisage.config import Evaluation
 from fedvisage.core.randomness import Streams
-from fedvisage.evaluation import all_pairs_verification, kfold_accuracy, make_pairs
+from fedvisage.evaluation import Rate, all_pairs_verification, kfold_accuracy, make_pairs
 from fedvisage.faces.faceset import Faces
 from fedvisage.models import Backbone
 from fedvisage.training import embed_images
@@ -33,11 +34,15 @@ class TestSet:
     def __init__(self, faces: Faces, settings: Evaluation, streams: Streams) -> None:
         assert faces.labels is not None
         self.faces, self.labels, self.settings = faces, faces.labels, settings
+        self.rates: tuple[Rate, ...] = ()
         self.pairs = make_pairs(self.labels, settings.pairs, streams.numpy("test pairs")) if settings.pairs else None
 
     def score(self, model: Backbone) -> Score:
         """`accuracy` and its spread over folds, `tar` by FAR, and what the report draws."""
-        embeddings = embed_images(model, self.faces, flip=self.settings.flip, normalise=True)
+        return self.score_embeddings(embed_images(model, self.faces, flip=self.settings.flip, normalise=True))
+
+    def score_embeddings(self, embeddings: NDArray[np.float32]) -> Score:
+        """`score` from embeddings (N, d) of the images, at unit length."""
         score: Score = {}
         if self.pairs is not None:
             left, right, same = self.pairs
@@ -48,8 +53,8 @@ class TestSet:
                 name: np.histogram(cosines[same == kind], bins=HISTOGRAM_BINS, range=(-1, 1))[0].tolist()
                 for name, kind in (("genuine", True), ("impostor", False))
             }
-        rates = all_pairs_verification(embeddings, self.labels, self.settings.fars)
-        score["tar"] = {f"{far:g}": float(rate) for far, rate in zip(self.settings.fars, rates.rates, strict=True)}
+        self.rates = all_pairs_verification(embeddings, self.labels, self.settings.fars).rates
+        score["tar"] = {f"{far:g}": float(rate) for far, rate in zip(self.settings.fars, self.rates, strict=True)}
         return score
 
     def describe(self) -> dict[str, int]:

@@ -25,7 +25,7 @@ EVERYTHING = {
     "federation",
     "report",
 }
-TOP = {"build", "pipeline", "scoring", "planning", "studies"}
+TOP = {"build", "pipeline", "protocols", "scoring", "planning", "studies"}
 
 MAY_IMPORT = {
     "config": {"core.errors"},

@@ -1,43 +1,162 @@
-"""`fedvisage evaluate`: score a model on a folder of faces."""
+"""`fedvisage evaluate`: score models by the field's protocols; `fedvisage embed`: write embeddings for later."""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_args
 
-import numpy as np
 import typer
 
-from fedvisage.cli.output import Json, score_rows, show_json, show_table
-from fedvisage.config import Evaluation
-from fedvisage.core.errors import FedVisageError
-from fedvisage.core.randomness import Streams
-from fedvisage.faces.faceset import Faces, open_faceset
-from fedvisage.models import load_model
-from fedvisage.scoring import TestSet
+from fedvisage.cli.output import Json, show_json, show_table, size
+from fedvisage.core.errors import FedVisageError, nearest
+from fedvisage.evaluation.rates import Convention
+from fedvisage.evaluation.verification import Rule
+from fedvisage.protocols import PROTOCOLS, Data, Options, Result, Subject, embed_to_file, open_subject
+
+DEFAULT = "all-pairs"
+NOISE = ("megaface", "drop", "keep")
+
+Flip = Annotated[
+    bool | None,
+    typer.Option("--flip/--no-flip", help="Add the embedding of the mirrored image; by protocol if left out."),
+]
 
 
 def evaluate_command(
-    models: Annotated[list[Path], typer.Argument(help="Model files (.safetensors) or run folders.")],
-    data: Annotated[Path, typer.Option(help="A folder of faces, as `fedvisage data` writes it.")],
-    pairs: Annotated[int, typer.Option(help="Pairs drawn for the 10-fold accuracy.")] = 3000,
+    models: Annotated[
+        list[str], typer.Argument(help="Model files, run or party folders, embeddings files, or names such as dlib.")
+    ],
+    data: Annotated[
+        list[Path] | None, typer.Option(help="A folder of faces, as `fedvisage data` writes it; repeatable.")
+    ] = None,
+    protocol: Annotated[
+        list[str] | None, typer.Option(help=f"One of {', '.join(PROTOCOLS)}; repeatable. Default: {DEFAULT}.")
+    ] = None,
     far: Annotated[list[float] | None, typer.Option(help="False-accept rate; repeatable.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the drawn pairs.")] = 1,
+    fpir: Annotated[list[float] | None, typer.Option(help="False-positive identification rate; repeatable.")] = None,
+    rank: Annotated[list[int] | None, typer.Option(help="Rank of closed-set identification; repeatable.")] = None,
+    flip: Flip = None,
+    keep_norm: Annotated[
+        bool, typer.Option("--norm/--no-norm", help="Templates: images keep their embedding's length (N1, N0).")
+    ] = True,
+    detector: Annotated[
+        bool | None, typer.Option("--detector-score/--no-detector-score", help="Templates: weigh images (D1, D0).")
+    ] = None,
+    rule: Annotated[str, typer.Option(help=f"Accuracy: {', '.join(get_args(Rule))}.")] = "insightface",
+    convention: Annotated[str, typer.Option(help=f"TAR at FAR: {', '.join(get_args(Convention))}.")] = "exact",
+    centre: Annotated[bool, typer.Option(help="Pairs: subtract the mean embedding of the pairs.")] = False,
+    noise: Annotated[str, typer.Option(help=f"Noise lists: {', '.join(NOISE)}.")] = "megaface",
+    pairs: Annotated[int, typer.Option(min=0, help="Pairs drawn by the protocol all-pairs.")] = 3000,
+    seed: Annotated[int, typer.Option(help="Seed of everything drawn.")] = 1,
     as_json: Json = False,
 ) -> None:
-    """Score models on a folder of faces: 10-fold accuracy over drawn pairs, TAR at FAR over all pairs."""
-    faces = open_faceset(data)
-    settings = Evaluation(pairs=pairs, fars=tuple(far or Evaluation().fars))
-    test = TestSet(Faces(faces, np.arange(len(faces))), settings, Streams(seed))
-    scores = {}
-    for path in models:
-        file = path / "model.safetensors" if path.is_dir() else path
-        if not file.is_file():
-            raise FedVisageError(f"no model at {file}")
-        scores[str(path)] = test.score(load_model(file))
+    """Score models by one or more protocols. Each image is embedded once per model."""
+    for what, value, known in (
+        ("rule", rule, get_args(Rule)),
+        ("convention", convention, get_args(Convention)),
+        ("noise", noise, NOISE),
+    ):
+        if value not in known:
+            raise FedVisageError(f"unknown {what} '{value}': {nearest(value, known)}")
+    options = Options(
+        fars=tuple(far) if far else None,
+        fpirs=tuple(fpir) if fpir else None,
+        ranks=tuple(rank) if rank else None,
+        flip=flip,
+        keep_norm=keep_norm,
+        detector=detector,
+        rule=rule,  # type: ignore[arg-type]
+        convention=convention,  # type: ignore[arg-type]
+        centre=centre,
+        noise=noise,  # type: ignore[arg-type]
+        pairs=pairs,
+        seed=seed,
+    )
+    work = _work(protocol or [DEFAULT], data or [])
+    subjects = [open_subject(path) for path in models]
+    done = [
+        (subject, name, where, PROTOCOLS[name].run(where, subject, options))
+        for subject in subjects
+        for name, where in work
+    ]
     if as_json:
-        show_json({"models": scores, "test": test.describe(), "seed": seed})
+        rows = [
+            {"model": s.path, "backbone": s.backbone, "protocol": name, "data": _named(where), **result.table()}
+            for s, name, where, result in done
+        ]
+        show_json({"results": rows, "seed": seed})
         return
-    counts = test.describe()
-    title = f"{counts['identities']} identities, {counts['images']:,} images, {counts['pairs']:,} pairs (seed {seed})"
-    show_table(*score_rows(scores), title=title)
+    for name in dict.fromkeys(name for name, _ in work):
+        _show(name, [(s, where, result) for s, other, where, result in done if other == name])
+
+
+def embed_command(
+    model: Annotated[str, typer.Argument(help="A model file, a run's or a party's folder, or a name such as dlib.")],
+    data: Annotated[Path, typer.Option(help="A folder of faces, as `fedvisage data` writes it.")],
+    out: Annotated[Path, typer.Option(help="Embeddings file to write (.safetensors).")],
+    flip: Annotated[bool, typer.Option("--flip/--no-flip", help="Add the embedding of the mirrored image.")] = True,
+    as_json: Json = False,
+) -> None:
+    """Write the embeddings of every image of a folder, with identities and the model's digest."""
+    faces = Data(data)
+    faces.faces  # noqa: B018 - the faces are looked for before the model is read
+    subject = open_subject(model)
+    about = embed_to_file(subject, faces, out, flip)
+    count, width = len(faces.faces), subject.model.metadata.embedding_size
+    if as_json:
+        table = {"file": str(out), "embeddings": count, "dimensions": width, "backbone": about.model}
+        show_json(table | {"digest": about.digest, "flip": flip})
+    else:
+        print(f"{out}: {count:,} embeddings of {width} dimensions by {about.model}, {size(out.stat().st_size)}")
+
+
+def _work(names: list[str], folders: list[Path]) -> list[tuple[str, Data]]:
+    """Which protocol on which folder: one folder serves all protocols, one protocol all folders, else they pair up."""
+    for name in names:
+        PROTOCOLS[name]
+    free = [name for name in names if not PROTOCOLS[name].needs_run]
+    sets = [Data(folder) for folder in folders]
+    for one in sets:
+        one.faces  # noqa: B018 - a mistake in a folder's name is found before any work is done
+    if free and not sets:
+        raise FedVisageError(f"the protocol '{free[0]}' needs --data, a folder of faces")
+    if len(free) > 1 and len(sets) not in (1, len(free)):
+        raise FedVisageError(f"{len(free)} protocols and {len(sets)} folders: give one folder for all, or one for each")
+    if len(sets) == 1 or len(free) == 1:
+        pairs = [(name, where) for name in free for where in sets]
+    else:
+        pairs = list(zip(free, sets, strict=True))
+    return pairs + [(name, Data(Path())) for name in names if PROTOCOLS[name].needs_run]
+
+
+def _named(where: Data) -> str:
+    return str(where.folder) if where.folder != Path() else ""
+
+
+def _show(name: str, done: list[tuple[Subject, Data, Result]]) -> None:
+    """One table per protocol: a row per model, the metrics of each data set in percent, and what they rest on."""
+    sets = list(dict.fromkeys(_named(where) for _, where, _ in done))
+    metrics = {
+        where: list(dict.fromkeys(m for _, w, r in done if _named(w) == where for m in r.metrics)) for where in sets
+    }
+    short = {where: f"{Path(where).resolve().name} " if len(sets) > 1 else "" for where in sets}
+    columns = ["model", "backbone", *(short[where] + metric for where in sets for metric in metrics[where])]
+    rows = []
+    for subject in dict.fromkeys(id(s) for s, _, _ in done):
+        own: dict[str, Any] = {_named(w): r for s, w, r in done if id(s) == subject}
+        first = next(s for s, _, _ in done if id(s) == subject)
+        cells = [_percent(own[where].metrics.get(metric)) for where in sets for metric in metrics[where]]
+        rows.append([first.path, first.backbone, *cells])
+    show_table(columns, rows, title=f"{name}, percent")
+    for where in sets:
+        counts = next(r.counts for _, w, r in done if _named(w) == where)
+        print(f"{short[where]}{', '.join(f'{value:,} {what}' for what, value in counts.items())}")
+    for text in dict.fromkeys(short[_named(w)] + text for _, w, r in done for text in r.notes):
+        print(text)
+
+
+def _percent(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return "nan" if math.isnan(value) else f"{100 * value:.2f}"

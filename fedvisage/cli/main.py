@@ -21,6 +21,7 @@ app = typer.Typer(
 )
 app.command("run")(run.run_command)
 app.command("evaluate")(evaluate.evaluate_command)
+app.command("embed")(evaluate.embed_command)
 app.command("cluster")(cluster.cluster_command)
 app.command("report")(report.report_command)
 app.command("plan")(plan.plan_command)

@@ -40,12 +40,13 @@ class Accuracy:
 
 
 def kfold_accuracy(
-    a: ArrayLike, b: ArrayLike, same: ArrayLike, folds: int = 10, *, rule: Rule = "insightface"
+    a: ArrayLike, b: ArrayLike, same: ArrayLike, folds: int | ArrayLike = 10, *, rule: Rule = "insightface"
 ) -> Accuracy:
     """Verification accuracy of N pairs from the embeddings `a`, `b` (N, d) of their two sides and `same` (N,).
 
     Embeddings are brought to unit length in float64. Folds are contiguous blocks of pairs, the first N % folds of them
-    one pair larger, as scikit-learn's KFold cuts them; with folds=1 the threshold is chosen on the same pairs.
+    one pair larger, as scikit-learn's KFold cuts them; with folds=1 the threshold is chosen on the same pairs. Instead
+    of a number, `folds` may name the fold of each pair (N,).
 
     rule="insightface": squared distance < threshold, the first best of 0, 0.01, ..., 3.99. Bit for bit its result.
     rule="exact": squared distance < threshold; thresholds halfway between neighbouring distinct distances of the other
@@ -58,18 +59,30 @@ def kfold_accuracy(
 
 
 def kfold_accuracy_from_scores(
-    scores: ArrayLike, same: ArrayLike, folds: int = 10, *, rule: Rule = "insightface"
+    scores: ArrayLike, same: ArrayLike, folds: int | ArrayLike = 10, *, rule: Rule = "insightface"
 ) -> Accuracy:
     """`kfold_accuracy` from what the rule compares, (N,): squared distances, or cosines for rule="cosine"."""
     _, evaluate = checks.choice("accuracy rule", rule, _RULES)
     values = checks.scores("pair scores", scores)
     genuine = checks.flags(same, values.size)
-    if isinstance(folds, bool) or not isinstance(folds, int | np.integer) or folds < 1:
-        raise FedVisageError(f"folds must be a whole number of at least 1, got {folds!r}")
-    if rule != "best" and folds > values.size:
-        raise FedVisageError(f"{values.size} pairs cannot be cut into {folds} folds")
-    result: Accuracy = evaluate(values, genuine, int(folds))
+    result: Accuracy = evaluate(values, genuine, _fold_of_each(folds, values.size, rule))
     return result
+
+
+def _fold_of_each(folds: int | ArrayLike, pairs: int, rule: Rule) -> Ints:
+    """The fold of each pair (N,), 0 and up."""
+    if isinstance(folds, int | np.integer) and not isinstance(folds, bool) and folds >= 1:
+        if rule != "best" and folds > pairs:
+            raise FedVisageError(f"{pairs} pairs cannot be cut into {folds} folds")
+        return np.repeat(np.arange(folds), fold_sizes(pairs, int(folds)))
+    given = np.asarray(folds)
+    if given.ndim != 1 or given.dtype.kind not in "iu":
+        raise FedVisageError(
+            f"folds must be a whole number of at least 1, or the fold of each pair, got {str(folds)[:40]!r}"
+        )
+    if len(given) != pairs:
+        raise FedVisageError(f"folds names {len(given)} folds for {pairs} pairs")
+    return np.unique(given, return_inverse=True)[1].astype(np.int64)
 
 
 def measure(a: ArrayLike, b: ArrayLike, rule: Rule) -> Floats:
@@ -123,12 +136,12 @@ def _accuracy(thresholds: NDArray[Any], correct: Ints, sizes: Ints) -> Accuracy:
     )
 
 
-def _on_grid(grid: Floats) -> Callable[[Floats, Bools, int], Accuracy]:
+def _on_grid(grid: Floats) -> Callable[[Floats, Bools, Ints], Accuracy]:
     """Distance < threshold, the first best threshold of an ascending grid (T,)."""
 
-    def evaluate(distance: Floats, same: Bools, folds: int) -> Accuracy:
-        sizes = fold_sizes(distance.size, folds)
-        fold = np.repeat(np.arange(folds), sizes)
+    def evaluate(distance: Floats, same: Bools, fold: Ints) -> Accuracy:
+        sizes = np.bincount(fold)
+        folds = sizes.size
         # A pair is accepted from the first threshold above its distance on; there it adds 1 to the number of correct
         # answers if it is genuine and takes 1 away if it is not.
         first = np.searchsorted(grid, distance, side="right")
@@ -143,15 +156,15 @@ def _on_grid(grid: Floats) -> Callable[[Floats, Bools, int], Accuracy]:
     return evaluate
 
 
-def _on_cosines(cosine: Floats, same: Bools, folds: int) -> Accuracy:
+def _on_cosines(cosine: Floats, same: Bools, fold: Ints) -> Accuracy:
     # cos > t is -cos < -t, and the last best t is the first best -t.
-    result = _on_grid(-COSINE_GRID[::-1])(-cosine, same, folds)
+    result = _on_grid(-COSINE_GRID[::-1])(-cosine, same, fold)
     return Accuracy(result.mean, result.std, tuple(-t for t in result.thresholds), result.per_fold)
 
 
-def _between(distance: Floats, same: Bools, folds: int) -> Accuracy:
-    sizes = fold_sizes(distance.size, folds)
-    fold = np.repeat(np.arange(folds), sizes)
+def _between(distance: Floats, same: Bools, fold: Ints) -> Accuracy:
+    sizes = np.bincount(fold)
+    folds = sizes.size
     order = np.argsort(distance)
     thresholds = np.empty(folds)
     correct = np.empty(folds, dtype=np.int64)
@@ -178,11 +191,11 @@ def _best_between(distance: Floats, same: Bools) -> float:
     return float(middle if middle > lower else upper)
 
 
-def _whole(distance: Floats, same: Bools, folds: int) -> Accuracy:
-    return _between(distance, same, 1)
+def _whole(distance: Floats, same: Bools, fold: Ints) -> Accuracy:
+    return _between(distance, same, np.zeros_like(fold))
 
 
-_RULES: dict[str, tuple[Callable[[ArrayLike, ArrayLike], Floats], Callable[[Floats, Bools, int], Accuracy]]] = {
+_RULES: dict[str, tuple[Callable[[ArrayLike, ArrayLike], Floats], Callable[[Floats, Bools, Ints], Accuracy]]] = {
     "insightface": (squared_distances, _on_grid(DISTANCE_GRID)),
     "exact": (squared_distances, _between),
     "cosine": (cosines, _on_cosines),

@@ -55,9 +55,10 @@ def test_run_evaluate_and_report_work_together(fedvisage, tmp_path: Path) -> Non
     arguments = ("--data", str(faces), "--pairs", "20", "--far", "0.1", "--json")
     code, out, _ = fedvisage("evaluate", str(run), *arguments)
     assert code == 0
-    scores = json.loads(out)["models"][str(run)]
-    assert 0 <= scores["accuracy"] <= 1
-    assert 0 <= scores["tar"]["0.1"] <= 1
+    (row,) = json.loads(out)["results"]
+    assert (row["model"], row["protocol"], row["data"]) == (str(run), "all-pairs", str(faces))
+    assert 0 <= row["metrics"]["accuracy"] <= 1
+    assert 0 <= row["metrics"]["TAR@0.1"] <= 1
 
     (run / "report.html").unlink()
     code, out, _ = fedvisage("report", str(run), "--json")

@@ -151,6 +151,22 @@ def test_folds_are_cut_as_scikit_learn_cuts_them(pairs, folds):
         assert fold_sizes(pairs, folds).tolist() == [len(test) for _, test in splits(pairs, folds)]
 
 
+@settings(max_examples=80, deadline=None)
+@given(st.data())
+def test_folds_can_be_named_pair_by_pair(data):
+    same = data.draw(pair_flags())
+    fold = np.array(data.draw(st.lists(st.sampled_from([3, 7, 8]), min_size=len(same), max_size=len(same))))
+    distance = np.array(data.draw(st.lists(tied_values, min_size=len(same), max_size=len(same))))
+    result = kfold_accuracy_from_scores(distance, same, fold)
+    thresholds = np.arange(0, 4, 0.01)
+    accuracies = []
+    for one in np.unique(fold):
+        train = fold != one if len(np.unique(fold)) > 1 else fold == one
+        best = int(np.argmax([np.mean((distance[train] < t) == same[train]) for t in thresholds]))
+        accuracies.append(np.mean((distance[fold == one] < thresholds[best]) == same[fold == one]))
+    assert result.per_fold == pytest.approx(tuple(accuracies), abs=0)
+
+
 def test_bad_input_is_named_with_counts():
     good = np.eye(4)
     same = [1, 0, 1, 0]
@@ -168,6 +184,7 @@ def test_bad_input_is_named_with_counts():
         (good, good, [0, 1, 2, 0], 2, "only 0 and 1"),
         (good, good, same, 5, "4 pairs cannot be cut into 5 folds"),
         (good, good, same, 0, "at least 1"),
+        (good, good, same, [0, 1, 1], "folds names 3 folds for 4 pairs"),
         (good[0], good[0], same, 2, "2 axes"),
         (good[:0], good[:0], [], 2, "at least one embedding"),
         (good.astype(str), good, same, 2, "real numbers"),

@@ -1,0 +1,31 @@
+"""Evaluation protocols by name: the lists of a face set and a model or an embeddings file become a table of metrics."""
+
+from __future__ import annotations
+
+from fedvisage.protocols.personal import personal
+from fedvisage.protocols.protocol import PROTOCOLS, Options, Protocol, Result
+from fedvisage.protocols.search import fedfrbench, megaface, query_gallery
+from fedvisage.protocols.subject import Data, Subject, embed_to_file, model_digest, open_subject
+from fedvisage.protocols.templates import ijb, ijba
+from fedvisage.protocols.verification import all_pairs, lfw, rfw
+
+__all__ = [
+    "PROTOCOLS",
+    "Data",
+    "Options",
+    "Protocol",
+    "Result",
+    "Subject",
+    "all_pairs",
+    "embed_to_file",
+    "fedfrbench",
+    "ijb",
+    "ijba",
+    "lfw",
+    "megaface",
+    "model_digest",
+    "open_subject",
+    "personal",
+    "query_gallery",
+    "rfw",
+]

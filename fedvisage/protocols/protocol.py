@@ -1,0 +1,110 @@
+"""What a protocol is: a function from a face set and a model to named metrics, with the counts they rest on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from fedvisage.core.registry import Registry
+from fedvisage.evaluation import Rate, Tpir
+from fedvisage.evaluation.rates import Convention
+from fedvisage.evaluation.verification import Rule
+from fedvisage.protocols.subject import Data, Subject
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a user may change; None is the protocol's own custom."""
+
+    fars: tuple[float, ...] | None = None
+    fpirs: tuple[float, ...] | None = None
+    ranks: tuple[int, ...] | None = None
+    flip: bool | None = None
+    keep_norm: bool = True
+    detector: bool | None = None
+    rule: Rule = "insightface"
+    convention: Convention = "exact"
+    centre: bool = False
+    noise: Literal["megaface", "drop", "keep"] = "megaface"
+    pairs: int = 3000
+    seed: int = 1
+
+    def flips(self, subject: Subject, custom: bool = True) -> bool:
+        """Whether mirrored images' embeddings are added: as asked, or as an embeddings file has it, or by custom."""
+        if self.flip is not None:
+            return self.flip
+        return subject.file.about.flip if subject.file is not None else custom
+
+
+@dataclass
+class Result:
+    """The metrics of one model on one face set by one protocol.
+
+    `metrics` are shares (0 to 1) in the order of a results table; NaN where the data cannot tell, and then `notes` says
+    why. `counts` are what the metrics were counted over, `details` what a table has no room for.
+    """
+
+    metrics: dict[str, float] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    details: dict[str, Any] = field(default_factory=dict)
+
+    def rate(self, name: str, rate: Rate | Tpir) -> None:
+        """Take in a rate, with the reason where it is NaN."""
+        self.metrics[name] = rate.value
+        if rate.reason is not None:
+            self.note(f"{name}: {rate.reason}")
+
+    def note(self, text: str) -> None:
+        """Say something once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def merge(self, prefix: str, other: Result) -> None:
+        """Take in another result's numbers under a prefix."""
+        self.metrics |= {f"{prefix} {name}": value for name, value in other.metrics.items()}
+        self.counts |= {f"{prefix} {name}": value for name, value in other.counts.items()}
+        self.details |= {f"{prefix} {name}": value for name, value in other.details.items()}
+        for text in other.notes:
+            self.note(f"{prefix}: {text}")
+
+    def table(self) -> dict[str, Any]:
+        """Plain data; NaN becomes None, which JSON can say."""
+        plain = {name: None if math.isnan(value) else value for name, value in self.metrics.items()}
+        return {"metrics": plain, "counts": self.counts, "notes": self.notes, "details": self.details}
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """A protocol by name: what it measures, and how; `needs_run` where it works on a run's folder alone."""
+
+    about: str
+    run: Callable[[Data, Subject, Options], Result]
+    needs_run: bool = False
+
+
+PROTOCOLS: Registry[Protocol] = Registry("protocol")
+
+
+def protocol(
+    name: str, about: str, needs_run: bool = False
+) -> Callable[[Callable[[Data, Subject, Options], Result]], Callable[[Data, Subject, Options], Result]]:
+    """File a function as the protocol `name`."""
+
+    def add(run: Callable[[Data, Subject, Options], Result]) -> Callable[[Data, Subject, Options], Result]:
+        PROTOCOLS.register(name)(Protocol(about, run, needs_run))
+        return run
+
+    return add
+
+
+def mean_and_spread(results: Mapping[str, Result], names: Iterable[str]) -> dict[str, tuple[float, float]]:
+    """Mean and population standard deviation of metrics over several results."""
+    found = {}
+    for name in names:
+        values = [result.metrics[name] for result in results.values()]
+        mean = sum(values) / len(values)
+        found[name] = (mean, math.sqrt(sum((v - mean) ** 2 for v in values) / len(values)))
+    return found

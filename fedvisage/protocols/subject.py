@@ -1,0 +1,160 @@
+"""What protocols work on: a face set with its lists, and a model or an embeddings file, each image embedded once."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedvisage.core.errors import FedVisageError
+from fedvisage.evaluation.files import About, EmbeddingsFile, is_embeddings_file, write_embeddings
+from fedvisage.evaluation.streaming import Rows
+from fedvisage.faces.faceset import Faces, FaceSet, Indices, open_faceset
+from fedvisage.faces.lists import Listing, list_names, open_list
+from fedvisage.models import Backbone, open_model
+from fedvisage.training import embed_images
+
+L = TypeVar("L", bound=Listing)
+BLOCK = 1024
+
+
+@dataclass(frozen=True)
+class Data:
+    """A face set and its folder."""
+
+    folder: Path
+
+    @cached_property
+    def faces(self) -> FaceSet:
+        """The images and what is known of each."""
+        return open_faceset(self.folder)
+
+    @property
+    def name(self) -> str:
+        """The folder's own name."""
+        return self.folder.resolve().name
+
+    @cached_property
+    def lists(self) -> dict[str, str]:
+        """The names of its lists, and their kinds."""
+        return list_names(self.folder)
+
+    def list(self, name: str, kind: type[L]) -> L:
+        """The list `name`, which must be of this kind."""
+        found = open_list(self.folder, name)
+        if not isinstance(found, kind):
+            kinds = f"a {type(found).__name__}, not a {kind.__name__}"
+            raise FedVisageError(f"the list '{name}' of {self.folder} is {kinds}")
+        return found
+
+    def images(self, numbers: Indices, what: str) -> Indices:
+        """Image numbers of a list, refused where the set has no such image."""
+        outside = (numbers < 0) | (numbers >= len(self.faces))
+        if outside.any():
+            raise FedVisageError(
+                f"{int(outside.sum())} of {len(numbers)} rows of {what} in {self.folder} name images that are missing, "
+                f"first image {numbers[outside][0]}; the set has {len(self.faces):,}"
+            )
+        return numbers
+
+
+@dataclass
+class Subject:
+    """A model or an embeddings file under evaluation. Embeddings of a face set are computed when first asked for."""
+
+    name: str
+    path: str
+    file: EmbeddingsFile | None = None
+    _model: Backbone | None = None
+    _made: dict[tuple[str, bool], NDArray[np.float32]] = field(default_factory=dict)
+
+    @property
+    def model(self) -> Backbone:
+        """The network."""
+        if self.file is not None:
+            raise FedVisageError(f"{self.path} is a file of embeddings, and the model itself is needed here")
+        if self._model is None:
+            self._model = open_model(self.path)
+        return self._model
+
+    @property
+    def backbone(self) -> str:
+        """What made the embeddings."""
+        return self.file.about.model if self.file is not None else self.model.metadata.name
+
+    def embeddings(self, data: Data, flip: bool) -> Rows:
+        """Embeddings (N, d) of every image of the set, not normalised; a file's are read as they are asked for."""
+        if self.file is not None:
+            return self._from_file(self.file, data, flip)
+        key = (str(data.folder.resolve()), flip)
+        if key not in self._made:
+            whole = Faces(data.faces, np.arange(len(data.faces)))
+            self._made[key] = embed_images(self.model, whole, flip=flip)
+        return self._made[key]
+
+    def chosen(self, data: Data, images: Indices, flip: bool) -> NDArray[np.float32]:
+        """Embeddings (n, d) of some images, in their order."""
+        rows = self.embeddings(data, flip)
+        if isinstance(rows, np.ndarray):
+            some: NDArray[np.float32] = rows[images]
+            return some
+        wanted, back = np.unique(images, return_inverse=True)
+        found = np.empty((len(wanted), rows.shape[1]), np.float32)
+        for start in range(0, rows.shape[0], BLOCK):
+            first, last = np.searchsorted(wanted, (start, start + BLOCK))
+            if last > first:
+                found[first:last] = rows[start : start + BLOCK][wanted[first:last] - start]
+        return found[back]
+
+    @staticmethod
+    def _from_file(file: EmbeddingsFile, data: Data, flip: bool) -> EmbeddingsFile:
+        if not np.array_equal(file.labels, data.faces.labels):
+            raise FedVisageError(
+                f"{file.path} holds embeddings of {len(file):,} other images ('{file.about.faces}') than {data.folder}"
+            )
+        if file.about.flip != flip:
+            kind = "with" if file.about.flip else "without"
+            raise FedVisageError(
+                f"{file.path} was made {kind} the mirrored images: {'say' if flip else 'do not say'} --no-flip, "
+                "or embed again"
+            )
+        return file
+
+
+def open_subject(path: str) -> Subject:
+    """A model's name, a model file, a run's or a party's folder, or an embeddings file."""
+    if is_embeddings_file(Path(path)):
+        return Subject(Path(path).name, path, EmbeddingsFile(Path(path)))
+    subject = Subject(path, path)
+    subject.model  # noqa: B018 - a mistake in the name is found before any work is done
+    return subject
+
+
+def embed_to_file(subject: Subject, data: Data, out: Path, flip: bool) -> About:
+    """Write the embeddings of every image of a set, block by block, with the model's digest."""
+    model, faces = subject.model, data.faces
+    about = About(model.metadata.name, model_digest(model), flip, data.name, faces.names)
+
+    def blocks() -> Iterator[NDArray[np.float32]]:
+        for start in range(0, len(faces), BLOCK):
+            part = Faces(faces, np.arange(start, min(start + BLOCK, len(faces))))
+            yield embed_images(model, part, flip=flip)
+
+    write_embeddings(out, blocks(), (len(faces), model.metadata.embedding_size), faces.labels, about)
+    return about
+
+
+def model_digest(model: Backbone) -> str:
+    """SHA-256 over the network's name and its tensors."""
+    digest = hashlib.sha256(model.metadata.name.encode())
+    tensors: dict[str, Any] = dict(model.state_dict())
+    for name in sorted(tensors):
+        digest.update(name.encode())
+        digest.update(tensors[name].detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,132 @@
+"""Template protocols: IJB-B and IJB-C, and the ten splits of IJB-A."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from fedvisage.core.errors import FedVisageError
+from fedvisage.evaluation import Search, Templates, enrolled, pool_templates, search, tar_at_far, template_scores
+from fedvisage.evaluation.identification import pair_count_place, two_galleries
+from fedvisage.faces.lists import SubjectList, TemplateList, TemplatePairs
+from fedvisage.protocols.protocol import Options, Result, mean_and_spread, protocol
+from fedvisage.protocols.subject import Data, Subject
+
+SPLIT = re.compile(r"(split-\d+)\.(templates|verification|gallery|probes)")
+
+
+@protocol("ijb", "IJB-B and IJB-C: 1:1 over template pairs, 1:N in two galleries, with the switches N, D and F")
+def ijb(data: Data, subject: Subject, options: Options) -> Result:
+    """The lists `templates`, `verification`, and `gallery-1`, `gallery-2`, `probes`: what there is of them."""
+    if "templates" not in data.lists:
+        known = ", ".join(data.lists) or "none"
+        raise FedVisageError(f"{data.folder} has no list 'templates'; its lists: {known}")
+    result = Result()
+    pooled = _pool(data, "templates", subject, options, result)
+    fars = options.fars or (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
+    if "verification" in data.lists:
+        _verify(pooled, data.list("verification", TemplatePairs), fars, options, result)
+    galleries = sorted(name for name in data.lists if name in ("gallery-1", "gallery-2"))
+    if galleries and "probes" in data.lists:
+        _identify(pooled, data, galleries, "probes", options, result)
+    if not result.metrics:
+        raise FedVisageError(f"{data.folder} has neither the list 'verification' nor galleries and probes")
+    return result
+
+
+@protocol("ijba", "IJB-A: 1:1 and 1:N over its splits, mean and spread")
+def ijba(data: Data, subject: Subject, options: Options) -> Result:
+    """The lists `split-01.templates`, `split-01.verification`, `split-01.gallery`, `split-01.probes` and so on."""
+    splits = sorted({match[1] for name in data.lists if (match := SPLIT.fullmatch(name))})
+    if not splits:
+        raise FedVisageError(f"{data.folder} has no lists of splits ('split-01.verification' and so on)")
+    each: dict[str, Result] = {}
+    result = Result()
+    for split in splits:
+        one = each[split] = Result()
+        shared = "templates" if f"{split}.templates" not in data.lists else f"{split}.templates"
+        pooled = _pool(data, shared, subject, options, one)
+        if f"{split}.verification" in data.lists:
+            pairs = data.list(f"{split}.verification", TemplatePairs)
+            _verify(pooled, pairs, options.fars or (1e-3, 1e-2, 1e-1), options, one)
+        if f"{split}.gallery" in data.lists and f"{split}.probes" in data.lists:
+            _identify(pooled, data, [f"{split}.gallery"], f"{split}.probes", options, one)
+        result.details[split] = one.table()
+        for text in one.notes:
+            result.note(f"{split}: {text}" if "@" in text else text)
+    common = [name for name in each[splits[0]].metrics if all(name in one.metrics for one in each.values())]
+    if not common:
+        raise FedVisageError(f"the {len(splits)} splits of {data.folder} have no measure in common")
+    spread = mean_and_spread(each, common)
+    result.metrics = {name: mean for name, (mean, _) in spread.items()}
+    result.details["std over splits"] = {name: std for name, (_, std) in spread.items()}
+    result.counts = {"splits": len(splits)}
+    return result
+
+
+def _pool(data: Data, name: str, subject: Subject, options: Options, result: Result) -> Templates:
+    rows = data.list(name, TemplateList)
+    flip = options.flips(subject)
+    detector = data.faces.score is not None if options.detector is None else options.detector
+    if detector and data.faces.score is None:
+        raise FedVisageError(f"{data.folder} has no detector scores: say --no-detector-score")
+    data.images(rows.image, f"the list '{name}'")
+    pooled = pool_templates(
+        subject.embeddings(data, flip),
+        rows.image,
+        rows.template,
+        rows.media,
+        detector_scores=data.faces.score if detector else None,
+        keep_norm=options.keep_norm,
+    )
+    result.note(f"N{int(options.keep_norm)} D{int(detector)} F{int(flip)} (norm kept, detector score, flip)")
+    result.counts |= {"templates": len(pooled), "images in templates": len(np.unique(rows.image))}
+    return pooled
+
+
+def _verify(pooled: Templates, pairs: TemplatePairs, fars: tuple[float, ...], options: Options, result: Result) -> None:
+    same = pairs.same.astype(np.bool_)
+    scores = template_scores(pooled, pairs.left, pairs.right)
+    genuine, impostor = scores[same], scores[~same]
+    for far in fars:
+        result.rate(f"TAR@{far:g}", tar_at_far(genuine, impostor, far, options.convention))
+    result.counts |= {"genuine": len(genuine), "impostor": len(impostor)}
+    if options.convention != "exact":
+        result.note(f"TAR by the convention '{options.convention}'")
+
+
+def _identify(
+    pooled: Templates, data: Data, galleries: list[str], probes: str, options: Options, result: Result
+) -> None:
+    """Rank-k and pair-count TPIR in the merged gallery, NIST's TPIR per gallery and averaged."""
+    fpirs, ranks = options.fpirs or (0.01, 0.1), options.ranks or (1, 5, 10)
+    asked = data.list(probes, SubjectList)
+    vectors, who = enrolled(pooled, asked.template, asked.subject, f"the list '{probes}'")
+    lists = [data.list(name, SubjectList) for name in galleries]
+    known = [
+        enrolled(pooled, one.template, one.subject, f"the list '{name}'")
+        for name, one in zip(galleries, lists, strict=True)
+    ]
+    kept = max(pair_count_place(len(who), fpir) for fpir in fpirs)
+    merged = search(
+        vectors,
+        who,
+        np.concatenate([entry for entry, _ in known]),
+        np.concatenate([person for _, person in known]),
+        largest=kept,
+        dtype=np.float32,
+    )
+    closed = merged.cmc(ranks, without_mate="leave out")
+    result.metrics |= {f"rank-{k}": value for k, value in closed.rates.items()}
+    if closed.without_mate:
+        result.note(f"{closed.without_mate} of {len(who)} probes have no mate in any gallery: rank-k leaves them out")
+    each: list[Search] = [merged]
+    if len(known) > 1:
+        each = [search(vectors, who, entry, person, dtype=np.float32) for entry, person in known]
+    for fpir in fpirs:
+        rates = [one.tpir(fpir, "nist") for one in each]
+        result.rate(f"TPIR@{fpir:g} (nist)", two_galleries(rates) if len(rates) > 1 else rates[0])
+        result.rate(f"TPIR@{fpir:g} (pair-count)", merged.tpir(fpir, "pair-count"))
+    result.counts |= {"probes": len(who), "gallery templates": sum(len(person) for _, person in known)}
+    result.counts |= {"probes without mate": closed.without_mate}

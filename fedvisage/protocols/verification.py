@@ -1,0 +1,111 @@
+"""Verification protocols: LFW and its kin, RFW by race, and all pairs of a folder of faces."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedvisage.config import Evaluation
+from fedvisage.core.errors import FedVisageError
+from fedvisage.core.randomness import Streams
+from fedvisage.evaluation import auc, eer, kfold_accuracy, tar_at_far
+from fedvisage.evaluation.streaming import UnitBlocks
+from fedvisage.evaluation.verification import cosines
+from fedvisage.faces.faceset import Faces
+from fedvisage.faces.lists import PairList
+from fedvisage.protocols.protocol import Options, Result, mean_and_spread, protocol
+from fedvisage.protocols.subject import Data, Subject
+from fedvisage.scoring import TestSet
+
+RACES = "pairs."
+
+
+@protocol("lfw", "accuracy over the folds of a pair list (LFW, CFP-FP, AgeDB-30, CALFW, CPLFW, ...), TAR at FAR")
+def lfw(data: Data, subject: Subject, options: Options) -> Result:
+    """The list `pairs` by insightface's rule: embeddings with flip, best threshold of the other folds."""
+    return on_pairs(data, "pairs", subject, options, options.fars or (1e-3,))
+
+
+@protocol("rfw", "accuracy over ten folds and TAR at FAR of each race's pair list, mean and spread over races")
+def rfw(data: Data, subject: Subject, options: Options) -> Result:
+    """The lists `pairs.<race>`; threshold and TAR are each race's own, as RFW reports them."""
+    races = sorted(name.removeprefix(RACES) for name in data.lists if name.startswith(RACES))
+    if not races:
+        known = ", ".join(data.lists) or "none"
+        raise FedVisageError(f"{data.folder} has no pair list of a race ('{RACES}<race>'); its lists: {known}")
+    fars = options.fars or (0.1, 0.01, 0.001)
+    each = {race: on_pairs(data, RACES + race, subject, options, fars) for race in races}
+    result = Result()
+    for race, one in each.items():
+        result.merge(race, one)
+    if len(races) > 1:
+        for name, (mean, spread) in mean_and_spread(each, ["accuracy"]).items():
+            result.metrics |= {f"mean {name}": mean, f"spread {name}": spread}
+    return result
+
+
+def on_pairs(data: Data, name: str, subject: Subject, options: Options, fars: tuple[float, ...]) -> Result:
+    """Accuracy over the folds of one pair list, and TAR at FAR over all its pairs."""
+    pairs = data.list(name, PairList)
+    if not len(pairs):
+        raise FedVisageError(f"the list '{name}' of {data.folder} is empty")
+    flip = options.flips(subject)
+    left = data.images(pairs.left, f"the list '{name}'")
+    right = data.images(pairs.right, f"the list '{name}'")
+    a, b = subject.chosen(data, left, flip), subject.chosen(data, right, flip)
+    if options.centre:
+        a, b = _centred(a, b)
+    same = pairs.same.astype(np.bool_)
+    folds = pairs.fold if len(np.unique(pairs.fold)) > 1 else 10
+    accuracy = kfold_accuracy(a, b, same, folds, rule=options.rule)
+    score = cosines(a, b)
+    genuine, impostor = score[same], score[~same]
+    result = Result({"accuracy": accuracy.mean})
+    for far in fars:
+        result.rate(f"TAR@{far:g}", tar_at_far(genuine, impostor, far, options.convention))
+    result.counts = {
+        "pairs": len(pairs),
+        "genuine": len(genuine),
+        "impostor": len(impostor),
+        "folds": len(accuracy.per_fold),
+    }
+    result.details = {
+        "std": accuracy.std,
+        "folds": accuracy.per_fold,
+        "thresholds": accuracy.thresholds,
+        "eer": eer(genuine, impostor),
+        "auc": auc(genuine, impostor),
+    }
+    if options.rule != "insightface":
+        result.note(f"accuracy by the rule '{options.rule}'")
+    if options.convention != "exact":
+        result.note(f"TAR by the convention '{options.convention}'")
+    if not flip:
+        result.note("no flip test")
+    if options.centre:
+        result.note("embeddings less the mean of the pairs'")
+    return result
+
+
+def _centred(a: NDArray[np.float32], b: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Unit embeddings less their mean over both sides of all pairs."""
+    a, b = (side / np.linalg.norm(side, axis=1, keepdims=True) for side in (a, b))
+    mean = (a.mean(axis=0) + b.mean(axis=0)) / 2
+    return a - mean, b - mean
+
+
+@protocol("all-pairs", "accuracy over drawn pairs and TAR at FAR over all pairs of a folder of faces; needs no list")
+def all_pairs(data: Data, subject: Subject, options: Options) -> Result:
+    """Ten folds of seeded pairs that share nobody, and every pair there is."""
+    settings = Evaluation(pairs=options.pairs, fars=options.fars or Evaluation().fars)
+    test = TestSet(Faces(data.faces, np.arange(len(data.faces))), settings, Streams(options.seed))
+    rows = subject.embeddings(data, options.flips(subject))
+    score = test.score_embeddings(UnitBlocks("the images", rows, 1024, np.float32).all())
+    result = Result({"accuracy": score["accuracy"]} if "accuracy" in score else {})
+    for far, rate in zip(settings.fars, test.rates, strict=True):
+        result.rate(f"TAR@{far:g}", rate)
+    result.counts = test.describe()
+    result.details = {name: score[name] for name in ("accuracy_std", "histogram") if name in score}
+    if options.pairs:
+        result.note(f"{options.pairs:,} pairs drawn with seed {options.seed}")
+    return result

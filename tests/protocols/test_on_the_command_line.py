@@ -1,0 +1,173 @@
+"""`fedvisage embed` and `evaluate` with protocols, on files, folders, runs and parties."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fedvisage as fv
+from fedvisage.cli import main
+from fedvisage.evaluation import macro_average, personal_protocol
+from fedvisage.faces.faceset import open_faceset
+from fedvisage.faces.partition import Partition
+from fedvisage.models import load_model
+
+TINY = {
+    "faces.identities": 30,
+    "faces.images_per_identity": 6,
+    "partition.public": 4,
+    "partition.test": 20,
+    "partition.parties": 2,
+    "partition.identities_per_party": 3,
+    "partition.held_out": 0.5,
+    "pretrain.epochs": 1,
+    "federation.rounds": 1,
+    "federation.workers": 1,
+    "method.name": "alone",
+    "compare": [],
+    "evaluation.pairs": 40,
+    "evaluation.fars": [0.1],
+}
+
+
+@pytest.fixture
+def fedvisage(monkeypatch, capsys):
+    def call(*words: object):
+        monkeypatch.setattr("sys.argv", ["fedvisage", *map(str, words)])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        out, err = capsys.readouterr()
+        return int(stop.value.code or 0), out, err
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "alone"
+    fv.run(fv.load_recipe("smoke", TINY), out=folder)
+    return folder
+
+
+def results(out: str):
+    return json.loads(out)["results"]
+
+
+def test_embeddings_once_written_serve_several_protocols(fedvisage, model, rfw_set, tmp_path):
+    file = tmp_path / "faces.safetensors"
+    code, out, err = fedvisage("embed", model, "--data", rfw_set, "--out", file, "--json")
+    assert code == 0, err
+    written = json.loads(out)
+    assert (written["embeddings"], written["dimensions"], written["backbone"]) == (72, 16, "ir-tiny")
+    words = ["--protocol", "rfw", "--protocol", "query-gallery", "--data", rfw_set, "--far", "0.1", "--json"]
+    code, out, err = fedvisage("evaluate", model, file, *words)
+    assert code == 0, err
+    rows = results(out)
+    assert [(row["model"], row["protocol"]) for row in rows] == [
+        (str(path), name) for path in (model, file) for name in ("rfw", "query-gallery")
+    ]
+    assert rows[0]["metrics"] == rows[2]["metrics"]
+    assert rows[1]["metrics"] == rows[3]["metrics"]
+    assert len(written["digest"]) == 64
+
+
+def test_a_table_has_a_row_per_model_and_says_what_it_counted(fedvisage, model, lfw_set, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    code, out, err = fedvisage("evaluate", model, "--protocol", "lfw", "--data", lfw_set, "--far", "1e-4")
+    assert code == 0, err
+    lines = out.splitlines()
+    assert lines[0].split() == ["lfw,", "percent"]
+    assert lines[1].split() == ["model", "backbone", "accuracy", "TAR@0.0001"]
+    assert lines[2].split()[1] == "ir-tiny"
+    assert lines[2].split()[3] == "nan"
+    assert "200 pairs" in lines[3]
+    assert "TAR@0.0001: far 0.0001 of" in lines[4]
+
+
+def test_one_protocol_on_several_folders_is_one_table(fedvisage, model, lfw_set, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "240")
+    other = tmp_path / "agedb"
+    other.symlink_to(lfw_set)
+    code, out, _ = fedvisage("evaluate", model, "--protocol", "lfw", "--data", lfw_set, "--data", other)
+    assert code == 0
+    assert out.splitlines()[1].count("accuracy") == 2
+
+
+def test_the_personal_protocol_scores_every_partys_own_model(fedvisage, finished):
+    options = ("--far", "0.05", "--fpir", "0.2", "--json")
+    code, out, err = fedvisage("evaluate", finished, "--protocol", "personal", *options)
+    assert code == 0, err
+    (row,) = results(out)
+    partition, faces = Partition.load(finished / "partition.json"), open_faceset(finished / ".cache")
+    images = np.unique([image for share in partition.parties.values() for image in share.held_out])
+    each = []
+    for name, share in partition.parties.items():
+        model = load_model(finished / "parties" / name / "model.safetensors")
+        train = np.array(share.train)
+        test = model.embed(faces.images.read(images), flip=False)
+        gallery = model.embed(faces.images.read(train), flip=False)
+        each.append(
+            personal_protocol(test, faces.labels[images], gallery, faces.labels[train], fars=[0.05], fpirs=[0.2])
+        )
+    for variant in ("parity", "clean"):
+        expected = macro_average(each, variant)
+        assert row["metrics"][f"TAR@0.05 ({variant})"] == expected["tar@0.05"]
+        assert row["metrics"][f"TPIR@0.2 ({variant})"] == expected["tpir@0.2"]
+    assert row["counts"]["parties"] == 2
+    assert row["counts"]["genuine"] == sum(party.counts.genuine for party in each)
+    assert "2 of 2 parties have a model of their own, the others the global one" in row["notes"]
+
+    party = next(iter(partition.parties))
+    code, out, err = fedvisage("evaluate", finished / "parties" / party, "--protocol", "personal", *options)
+    assert code == 0, err
+    (row,) = results(out)
+    assert row["metrics"]["TAR@0.05 (clean)"] == each[0].rates("clean")["tar@0.05"]
+
+
+def test_run_and_party_folders_are_models_too(fedvisage, finished, tmp_path):
+    faces = finished / ".cache"
+    party = sorted((finished / "parties").iterdir())[0]
+    sources = (finished, finished / "model.safetensors", party, party / "model.safetensors")
+    code, out, err = fedvisage("evaluate", *sources, "--data", faces, "--pairs", "20", "--json")
+    assert code == 0, err
+    rows = results(out)
+    assert rows[0]["metrics"] == rows[1]["metrics"]
+    assert rows[2]["metrics"] == rows[3]["metrics"]
+    assert rows[0]["metrics"] != rows[2]["metrics"]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["evaluate", "MODEL", "--protocol", "lfv", "--data", "LFW"], "unknown protocol 'lfv': did you mean 'lfw'?"),
+        (["evaluate", "MODEL", "--protocol", "lfw"], "the protocol 'lfw' needs --data"),
+        (["evaluate", "MODEL", "--protocol", "lfw", "--data", "nowhere"], "no faces in nowhere"),
+        (["evaluate", "nothing", "--protocol", "lfw", "--data", "LFW"], "no model 'nothing'"),
+        (["evaluate", "MODEL", "--protocol", "rfw", "--data", "LFW"], "no pair list of a race"),
+        (["evaluate", "MODEL", "--protocol", "personal"], "needs a run's folder"),
+        (["evaluate", "MODEL", "--protocol", "lfw", "--protocol", "rfw", "--protocol", "ijb", "--data", "LFW",
+          "--data", "LFW"], "3 protocols and 2 folders"),
+        (["evaluate", "MODEL", "--protocol", "lfw", "--data", "LFW", "--rule", "bst"], "unknown rule 'bst'"),
+        (["evaluate", "MODEL", "--protocol", "lfw", "--data", "LFW", "--convention", "x"], "unknown convention 'x'"),
+        (["evaluate", "MODEL", "--protocol", "megaface", "--data", "LFW", "--noise", "no"], "unknown noise 'no'"),
+        (["evaluate", "MODEL", "--protocol", "lfw", "--data", "LFW", "--far", "2"], "far must lie in (0, 1]"),
+        (["evaluate", "FILE", "--protocol", "rfw", "--data", "OTHER"], "holds embeddings of 60 other images"),
+        (["evaluate", "FILE", "--protocol", "lfw", "--data", "LFW", "--no-flip"], "made with the mirrored images"),
+        (["embed", "FILE", "--data", "LFW", "--out", "x.safetensors"], "the model itself is needed"),
+        (["embed", "MODEL", "--data", "LFW", "--out", "no/such/folder/x"], "cannot write"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_line(fedvisage, model, lfw_set, rfw_set, tmp_path, monkeypatch, words, says):
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "file.safetensors"
+    if "FILE" in words:
+        assert fedvisage("embed", model, "--data", lfw_set, "--out", file)[0] == 0
+    places = {"MODEL": model, "LFW": lfw_set, "OTHER": rfw_set, "FILE": file}
+    code, out, err = fedvisage(*(places.get(word, word) for word in words))
+    assert code == 2
+    assert says in err
+    assert err.count("\n") == 1
+    assert out == ""

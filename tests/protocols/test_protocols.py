@@ -1,0 +1,265 @@
+"""Each protocol gives what its metrics give on the same embeddings, from a model and from a file of embeddings."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from torch import nn
+
+from fedvisage import evaluation
+from fedvisage.core.errors import FedVisageError
+from fedvisage.evaluation import make_pairs
+from fedvisage.faces.lists import ImageList, PairList, SubjectList, TemplateList, open_list, write_lists
+from fedvisage.models import load_model
+from fedvisage.protocols import PROTOCOLS, Data, Options, embed_to_file, open_subject
+from tests.protocols.conftest import write
+
+ON = {
+    "lfw": "lfw_set",
+    "rfw": "rfw_set",
+    "all-pairs": "lfw_set",
+    "query-gallery": "rfw_set",
+    "fedfrbench": "rfw_set",
+    "megaface": "megaface_set",
+    "ijb": "ijb_set",
+    "ijba": "ijba_set",
+}
+SMALL = Options(fars=(0.1,), fpirs=(0.25,), pairs=60)
+
+
+def run(name: str, folder: Path, source: Path | str, options: Options = SMALL):
+    return PROTOCOLS[name].run(Data(folder), open_subject(str(source)), options)
+
+
+def embeddings(model: Path, folder: Path, flip: bool = True):
+    faces = Data(folder).faces
+    return load_model(model).embed(faces.images.read(np.arange(len(faces))), flip=flip).astype(np.float64)
+
+
+def unit(vectors):
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("name", sorted(ON))
+def test_a_file_of_embeddings_serves_as_well_as_the_model(name, model, tmp_path, request):
+    folder = request.getfixturevalue(ON[name])
+    file = tmp_path / "embeddings.safetensors"
+    embed_to_file(open_subject(str(model)), Data(folder), file, flip=True)
+    by_model, by_file = run(name, folder, model), run(name, folder, file)
+    assert by_file.metrics == by_model.metrics
+    assert by_file.counts == by_model.counts
+    assert all(0 <= value <= 1 for value in by_model.metrics.values())
+    assert len(by_model.metrics) >= 1
+
+
+def test_every_protocol_is_tested_here():
+    assert set(PROTOCOLS) == {*ON, "personal"}
+
+
+def test_each_image_is_embedded_once_for_all_protocols(model, rfw_set):
+    subject, seen = open_subject(str(model)), []
+    first = next(layer for layer in subject.model.modules() if isinstance(layer, nn.Conv2d))
+    first.register_forward_hook(lambda layer, images, out: seen.append(len(out)))
+    for name in ("rfw", "query-gallery", "fedfrbench", "all-pairs"):
+        PROTOCOLS[name].run(Data(rfw_set), subject, SMALL)
+    assert sum(seen) == 2 * 72  # each image and its mirror image
+
+
+def test_lfw_is_kfold_accuracy_on_the_list_with_flip(model, lfw_set):
+    vectors, pairs = embeddings(model, lfw_set), open_list(lfw_set, "pairs")
+    result = run("lfw", lfw_set, model)
+    expected = evaluation.kfold_accuracy(vectors[pairs.left], vectors[pairs.right], pairs.same)
+    assert result.metrics["accuracy"] == expected.mean
+    assert result.details["folds"] == expected.per_fold
+    score = np.sum(unit(vectors[pairs.left]) * unit(vectors[pairs.right]), axis=1)
+    same = pairs.same == 1
+    assert result.metrics["TAR@0.1"] == evaluation.tar_at_far(score[same], score[~same], 0.1).value
+    assert result.counts == {"pairs": 200, "genuine": same.sum(), "impostor": (~same).sum(), "folds": 10}
+    other = run("lfw", lfw_set, model, Options(flip=False, rule="cosine", convention="nearest", fars=(0.1,)))
+    assert other.notes == ["accuracy by the rule 'cosine'", "TAR by the convention 'nearest'", "no flip test"]
+    plain = embeddings(model, lfw_set, flip=False)
+    expected = evaluation.kfold_accuracy(plain[pairs.left], plain[pairs.right], pairs.same, rule="cosine")
+    assert other.metrics["accuracy"] == expected.mean
+
+
+def test_folds_of_the_list_are_kept_wherever_its_pairs_stand(model, lfw_set, tmp_path):
+    pairs = open_list(lfw_set, "pairs")
+    order = np.random.default_rng(0).permutation(len(pairs))
+    mixed = PairList(pairs.left[order], pairs.right[order], pairs.same[order], pairs.fold[order] + 1)
+    folder = write(tmp_path / "mixed", Data(lfw_set).faces.labels, {"pairs": mixed})
+    assert run("lfw", folder, model).metrics == run("lfw", lfw_set, model).metrics
+
+
+def test_below_the_resolution_a_metric_is_nan_and_a_note_says_why(model, lfw_set):
+    result = run("lfw", lfw_set, model, Options(fars=(1e-5,)))
+    assert math.isnan(result.metrics["TAR@1e-05"])
+    assert result.table()["metrics"]["TAR@1e-05"] is None
+    assert any("less than one false accept" in text for text in result.notes)
+
+
+def test_centring_subtracts_the_mean_of_the_pairs(model, lfw_set):
+    vectors, pairs = embeddings(model, lfw_set), open_list(lfw_set, "pairs")
+    a, b = unit(vectors[pairs.left]), unit(vectors[pairs.right])
+    mean = np.concatenate([a, b]).mean(axis=0)
+    result = run("lfw", lfw_set, model, Options(centre=True, fars=(0.1,)))
+    assert result.metrics["accuracy"] == evaluation.kfold_accuracy(a - mean, b - mean, pairs.same).mean
+
+
+def test_rfw_reports_every_race_and_their_spread(model, rfw_set):
+    result = run("rfw", rfw_set, model, Options())
+    each = [result.metrics[f"{race} accuracy"] for race in ("african", "caucasian")]
+    assert result.metrics["mean accuracy"] == pytest.approx(np.mean(each))
+    assert result.metrics["spread accuracy"] == pytest.approx(np.std(each))
+    assert {f"african TAR@{far}" for far in ("0.1", "0.01", "0.001")} <= set(result.metrics)
+    vectors, pairs = embeddings(model, rfw_set), open_list(rfw_set, "pairs.caucasian")
+    expected = evaluation.kfold_accuracy(vectors[pairs.left], vectors[pairs.right], pairs.same)
+    assert each[1] == expected.mean
+
+
+def test_queries_are_looked_for_in_their_own_domain_and_count_whether_they_have_a_mate_or_not(model, rfw_set):
+    vectors = unit(embeddings(model, rfw_set))
+    result = run("query-gallery", rfw_set, model, Options())
+    query, gallery = open_list(rfw_set, "query"), open_list(rfw_set, "gallery")
+    for domain, first in (("african", 0), ("caucasian", 36)):
+        asked = [i for i in query.image if first <= i < first + 36]
+        known = np.array([i for i in gallery.image if first <= i < first + 36])
+        hits = [known[np.argmax(vectors[known] @ vectors[i])] // 3 == i // 3 for i in asked]
+        assert result.metrics[f"{domain} rank-1"] == sum(hits) / len(asked)
+        assert result.counts[f"{domain} queries"] == len(asked) == 12
+    assert result.counts["african queries without mate"] == 1
+    assert "african: 1 of 12 queries have no mate in the gallery and count as misses" in result.notes
+    both = run("fedfrbench", rfw_set, model)
+    assert both.metrics == run("rfw", rfw_set, model).metrics | result.metrics
+
+
+def test_without_lists_queries_are_drawn_with_the_seed(model, lfw_set):
+    first, again, other = (run("query-gallery", lfw_set, model, Options(seed=seed)) for seed in (1, 1, 2))
+    assert first.metrics == again.metrics
+    assert first.counts == {"queries": 20, "gallery images": 40, "gallery people": 20, "queries without mate": 0}
+    assert "queries drawn with seed 2: one image of everybody with two or more" in other.notes
+
+
+def test_ijb_pools_templates_and_compares_them_under_every_switch(model, ijb_set):
+    faces, rows = Data(ijb_set).faces, open_list(ijb_set, "templates")
+    pairs, same = open_list(ijb_set, "verification"), open_list(ijb_set, "verification").same == 1
+    for flip, keep_norm, detector in ((True, True, None), (False, False, False), (True, False, True)):
+        vectors = embeddings(model, ijb_set, flip)
+        pooled = evaluation.pool_templates(
+            vectors.astype(np.float32), rows.image, rows.template, rows.media, keep_norm=keep_norm,
+            detector_scores=None if detector is False else faces.score,
+        )  # fmt: skip
+        score = evaluation.template_scores(pooled, pairs.left, pairs.right)
+        options = Options(flip=flip, keep_norm=keep_norm, detector=detector, fars=(0.1,), fpirs=(0.25,))
+        result = run("ijb", ijb_set, model, options)
+        assert result.metrics["TAR@0.1"] == evaluation.tar_at_far(score[same], score[~same], 0.1).value
+        switches = f"N{int(keep_norm)} D{int(detector is not False)} F{int(flip)}"
+        assert f"{switches} (norm kept, detector score, flip)" in result.notes
+    assert result.counts["templates"] == 48
+    assert (result.counts["genuine"], result.counts["impostor"]) == (24, 24 * 24 - 24)
+
+
+def test_ijb_searches_both_galleries(model, ijb_set):
+    vectors = embeddings(model, ijb_set).astype(np.float32)
+    rows, probes = open_list(ijb_set, "templates"), open_list(ijb_set, "probes")
+    pooled = evaluation.pool_templates(
+        vectors, rows.image, rows.template, rows.media, detector_scores=Data(ijb_set).faces.score
+    )
+    asked = pooled.vectors[probes.template - 100]
+    galleries = [open_list(ijb_set, name) for name in ("gallery-1", "gallery-2")]
+    each = [
+        evaluation.tpir_at_fpir(
+            asked, probes.subject, pooled.vectors[one.template - 100], one.subject, 0.25, dtype=np.float32
+        ).value
+        for one in galleries
+    ]
+    entries = np.concatenate([pooled.vectors[one.template - 100] for one in galleries])
+    people = np.concatenate([one.subject for one in galleries])
+    merged = (asked, probes.subject, entries, people)
+    result = run("ijb", ijb_set, model, Options(fpirs=(0.25,), fars=(0.1,)))
+    assert result.metrics["TPIR@0.25 (nist)"] == pytest.approx(np.mean(each))
+    counted = evaluation.tpir_at_fpir(*merged, 0.25, "pair-count", dtype=np.float32)
+    assert result.metrics["TPIR@0.25 (pair-count)"] == counted.value
+    ranks = evaluation.cmc(*merged, without_mate="leave out", dtype=np.float32).rates
+    assert [result.metrics[f"rank-{k}"] for k in (1, 5, 10)] == [ranks[k] for k in (1, 5, 10)]
+    assert result.counts["probes without mate"] == 4
+
+
+def test_ijba_is_the_mean_over_its_splits(model, ijba_set):
+    result = run("ijba", ijba_set, model)
+    one, two = (result.details[split]["metrics"] for split in ("split-01", "split-02"))
+    assert one != two
+    for name, value in result.metrics.items():
+        assert value == pytest.approx((one[name] + two[name]) / 2)
+        assert result.details["std over splits"][name] == pytest.approx(abs(one[name] - two[name]) / 2)
+    assert {"TAR@0.1", "rank-1", "TPIR@0.25 (nist)"} <= set(result.metrics)
+
+
+def test_megaface_under_each_treatment_of_noise(model, megaface_set):
+    vectors = embeddings(model, megaface_set).astype(np.float32)
+    labels = np.repeat(np.arange(8), 4)
+    for noise in ("megaface", "drop", "keep"):
+        result = run("megaface", megaface_set, model, Options(fars=(0.1,), noise=noise))
+        probes, people, others, noisy = vectors[:32], labels, vectors[32:], None
+        if noise == "drop":
+            keep = np.arange(32) != 1
+            probes, people, others = probes[keep], people[keep], others[~np.isin(np.arange(60), [8, 9])]
+        if noise == "megaface":
+            noisy = np.isin(np.arange(60), [8, 9])
+            probes = probes.copy()
+            probes[1] = unit(probes[[0, 2, 3]]).mean(axis=0)
+        expected = evaluation.among_distractors(probes, people, others, fars=[0.1], noisy_distractors=noisy)
+        assert result.metrics["rank-1"] == pytest.approx(expected.ranks[1], abs=0.04)
+        assert result.counts["distractors"] == expected.distractors
+        assert result.counts["trials"] == expected.trials
+        if noise != "megaface":
+            assert result.metrics["rank-1"] == expected.ranks[1]
+            assert result.metrics["TAR@0.1"] == expected.rates[0].value
+        assert any("noise list" in text for text in result.notes) == (noise != "keep")
+
+
+def test_all_pairs_is_the_score_of_a_run(model, lfw_set):
+    vectors, labels = embeddings(model, lfw_set), Data(lfw_set).faces.labels
+    result = run("all-pairs", lfw_set, model)
+    expected = evaluation.all_pairs_verification(vectors, labels, [0.1])
+    assert result.metrics["TAR@0.1"] == pytest.approx(expected.tar[0.1], abs=0.02)
+    assert result.counts["all_impostor"] == expected.impostor
+    assert len(make_pairs(labels, 60, np.random.default_rng(0)).same) == result.counts["pairs"]
+
+
+@pytest.mark.parametrize(
+    ("name", "lists", "says"),
+    [
+        ("lfw", {}, "has no list 'pairs'"),
+        ("lfw", {"pairs": PairList([0, 1, 99], [1, 2, -1], [1, 0, 0], [0, 0, 0])}, "1 of 3 rows .* first image 99"),
+        ("lfw", {"pairs": PairList([], [], [], [])}, "the list 'pairs' of .* is empty"),
+        ("lfw", {"pairs": ImageList([0], [0])}, "is a ImageList, not a PairList"),
+        ("rfw", {"pairs": PairList([0], [1], [1], [0])}, "no pair list of a race .* its lists: pairs"),
+        ("ijb", {}, "no list 'templates'; its lists: none"),
+        ("ijb", {"templates": TemplateList([0, 1], [1, 2], [1, 1])}, "neither the list 'verification' nor galleries"),
+        ("ijba", {}, "no lists of splits"),
+        ("megaface", {}, "has no list 'probes'"),
+        ("megaface", {"probes": ImageList([0, 1], [0, 0]), "distractors": ImageList([1, 2], [0, 0])},
+         "1 images of .* are probes and distractors"),
+        ("query-gallery", {"query": ImageList([0], [0]), "gallery": ImageList([0], [0])}, "1 images of .* query and"),
+    ],
+)  # fmt: skip
+def test_a_missing_or_wrong_list_is_named(name, lists, says, model, tmp_path):
+    folder = write(tmp_path / "faces", [0, 0, 1], lists)
+    with pytest.raises(FedVisageError, match=says):
+        run(name, folder, model)
+
+
+def test_templates_listed_twice_and_missing_detector_scores_are_named(model, tmp_path):
+    templates = TemplateList([0, 1, 2], [1, 2, 3], [1, 1, 1])
+    twice = SubjectList([1, 1], [0, 0])
+    folder = write(tmp_path / "faces", [0, 0, 1], {"templates": templates, "gallery-1": twice, "probes": twice})
+    with pytest.raises(FedVisageError, match="the list 'probes' lists 1 templates more than once, first template 1"):
+        run("ijb", folder, model)
+    with pytest.raises(FedVisageError, match="no detector scores: say --no-detector-score"):
+        run("ijb", folder, model, Options(detector=True))
+    write_lists(folder, {"probes": SubjectList([7], [0])})
+    with pytest.raises(FedVisageError, match="1 templates of the list 'probes' have no image, first template 7"):
+        run("ijb", folder, model)
