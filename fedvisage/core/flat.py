@@ -91,3 +91,14 @@ def copy(into: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
         into.vector.copy_(values.vector)
     elif values:
         torch._foreach_copy_([into[name] for name in values], [value.detach() for value in values.values()])
+
+
+def weighted(*terms: tuple[float, dict[str, Tensor]]) -> dict[str, Tensor]:
+    """A new group: the sum of weight * group over groups of the same names and shapes, on the first one's device."""
+    (weight, first), *others = terms
+    total = pack_flat(first)
+    torch._foreach_mul_(columns(total)[0], weight)
+    for weight, group in others:
+        sums, values = columns(total, in_order(group, total))
+        torch._foreach_add_(sums, [v.to(s.device) for s, v in zip(sums, values, strict=True)], alpha=weight)
+    return total

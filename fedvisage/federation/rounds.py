@@ -16,7 +16,7 @@ from fedvisage.core.assembly import Assembly
 from fedvisage.core.codec import State
 from fedvisage.core.errors import FedVisageError
 from fedvisage.core.method import Component, Context, Joined, Method, Result, Weighting
-from fedvisage.core.parcel import BACKBONE, Parcel, Stamp
+from fedvisage.core.parcel import BACKBONE, Parcel, Stamp, Tensors
 from fedvisage.core.phase import Phase
 from fedvisage.core.randomness import Streams
 from fedvisage.federation.aggregation import Aggregator
@@ -307,13 +307,13 @@ def _check_down(phase: Phase, parcels: Mapping[str, Parcel], cohort: Sequence[st
     """A method may only send what it declares, to whom it declares."""
     if set(parcels) != set(cohort):
         raise FedVisageError(f"phase '{phase.name}' planned for other parties than its cohort")
-    first = next(iter(parcels.values()), Parcel())
+    shared: dict[str, Tensors] = {}
     for party, parcel in parcels.items():
         undeclared = [*(parcel.tensors.keys() - phase.down.keys()), *(parcel.statistics.keys() - set(phase.sends))]
         if undeclared:
             what = f"undeclared '{undeclared[0]}' to {party}"
             raise FedVisageError(f"phase '{phase.name}' would send {what}; nothing was sent")
         for group, tensors in parcel.tensors.items():
-            if phase.down[group] == "all" and first.tensors.get(group) is not tensors:
+            if phase.down[group] == "all" and shared.setdefault(group, tensors) is not tensors:
                 what = f"{group} of its own to {party}, but declares it the same for all"
                 raise FedVisageError(f"phase '{phase.name}' would send {what}; nothing was sent")

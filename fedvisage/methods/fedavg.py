@@ -37,6 +37,9 @@ class FedAvg(Method):
 
     summary: ClassVar[str] = "average the backbones; class embeddings private (FedPE) or shared with everybody"
 
+    backbone_momentum: ClassVar[float | None] = None
+    """For methods that bring the backbone's momentum themselves; None is the recipe's."""
+
     training: Training = Training()
     rounds: int = 1
     classifier: Literal["private", "shared"] = "private"
@@ -65,6 +68,11 @@ class FedAvg(Method):
     def keeps_class_embeddings(self) -> bool:
         """Where they are private."""
         return self.classifier == "private"
+
+    @property
+    def keeps_momentum(self) -> bool:
+        """Whether a party goes on with the momentum of its last round."""
+        return self.training.optimiser_state == "keep"
 
     @property
     def starts_at_mean(self) -> bool:
@@ -127,14 +135,13 @@ class FedAvg(Method):
         self, party: Party, parcel: Parcel, model: Backbone, embeddings: Tensor, offset: int = 0
     ) -> tuple[Tensor, Fit]:
         """Train backbone and class embeddings (C, d) on the party's images; the embeddings afterwards."""
-        work = self.training
         trainer = self.trainer(party, model, {EMBEDDINGS: embeddings})
-        if work.optimiser_state == "keep":
+        if self.keeps_momentum:
             trainer.restore(party.state.get("optimiser", {}))
         loss = self.objective(party, trainer.others[EMBEDDINGS], offset)
         images = self.training_images(party)
         fit = trainer.fit(images, loss, party.streams.child("train"), self.correction(party, parcel))
-        if work.optimiser_state == "keep":
+        if self.keeps_momentum:
             party.state["optimiser"] = trainer.state()
         return trainer.values()[EMBEDDINGS], fit
 
@@ -145,8 +152,12 @@ class FedAvg(Method):
     def trainer(self, party: Party, model: Backbone, others: Tensors) -> Trainer:
         """What takes the steps: by default SGD on everything, with the recipe's momentum."""
         fixed = () if self.embeddings == "trained" else (EMBEDDINGS,)
-        rate = learning_rate(self.training, party.round, self.rounds)
-        return Trainer(model, others, self.training, rate, fixed=fixed)
+        rate = self.rate(party.round)
+        return Trainer(model, others, self.training, rate, fixed=fixed, backbone_momentum=self.backbone_momentum)
+
+    def rate(self, round: int) -> float:
+        """The learning rate of a round."""
+        return learning_rate(self.training, round, self.rounds)
 
     def objective(self, party: Party, embeddings: Tensor, offset: int) -> Loss:
         """The loss of a batch: the recipe's margin loss against the class embeddings."""

@@ -1,6 +1,7 @@
 """Local training: batches, augmentation, optimiser, devices and the one training loop."""
 
-from fedvisage.training.batches import Batch, augment, batches
+from fedvisage.training.batches import Batch, augment, batches, count_steps
+from fedvisage.training.corrections import add_constant
 from fedvisage.training.devices import autocast, choose_device
 from fedvisage.training.embedding import embed_images
 from fedvisage.training.features import FeatureFile, features_for, with_features
@@ -14,10 +15,12 @@ __all__ = [
     "Fit",
     "Loss",
     "Trainer",
+    "add_constant",
     "augment",
     "autocast",
     "batches",
     "choose_device",
+    "count_steps",
     "embed_images",
     "features_for",
     "hard_negatives",

@@ -48,14 +48,22 @@ def batches(
     return _ahead(made, work.prefetch) if work.prefetch else made
 
 
+def count_steps(count: int, work: Training) -> int:
+    """Batches in one stretch of local work on `count` images."""
+    return work.steps or (work.local_epochs or 1) * (len(_cuts(count, work.batch_size)) + 1)
+
+
+def _cuts(count: int, size: int) -> list[int]:
+    """Where an epoch is cut into batches; one image left over joins the batch before it."""
+    cuts = list(range(size, count, size))
+    return cuts[:-1] if cuts and count - cuts[-1] == 1 else cuts
+
+
 def _orders(count: int, work: Training, streams: Streams) -> Iterator[NDArray[np.int64]]:
     epochs = itertools.count() if work.local_epochs is None else range(work.local_epochs)
     for epoch in epochs:
         order = streams.numpy("order", epoch).permutation(count)
-        cuts = list(range(work.batch_size, count, work.batch_size))
-        if cuts and count - cuts[-1] == 1:
-            cuts.pop()
-        yield from np.split(order, cuts)
+        yield from np.split(order, _cuts(count, work.batch_size))
 
 
 def _make(

@@ -14,13 +14,13 @@ from torch import Tensor
 from fedvisage.config import Federation as Settings
 from fedvisage.config import Training
 from fedvisage.core.codec import State
-from fedvisage.core.method import WEIGHTINGS, Component, Method
+from fedvisage.core.method import WEIGHTINGS, Component, Method, Weighting
 from fedvisage.core.parcel import BACKBONE, BUFFERS, PUBLIC_EMBEDDINGS, Tensors
 from fedvisage.core.randomness import Streams
 from fedvisage.core.weights import Weights, snapshot
 from fedvisage.faces.faceset import ArrayImages, Faces, FaceSet
 from fedvisage.faces.partition import Partition, Share, party_faces
-from fedvisage.federation import Federation, Host, InProcess, StateStore
+from fedvisage.federation import Event, Federation, Host, InProcess, StateStore
 from fedvisage.federation.checkpoint import Book
 from fedvisage.losses import cosface
 from fedvisage.models import Backbone, create_backbone
@@ -33,7 +33,9 @@ EMBEDDING = 128
 
 def faceset(people: int = 5, each: int = 4) -> FaceSet:
     pixels = np.random.default_rng(3).integers(0, 256, (people * each, SIZE, SIZE, 3), dtype=np.uint8)
-    return FaceSet(ArrayImages(pixels), np.repeat(np.arange(people), each), tuple("abcdefgh"[:people]))
+    return FaceSet(
+        ArrayImages(pixels), np.repeat(np.arange(people), each), tuple("abcdefghijklmnopqrstuvwxyz"[:people])
+    )
 
 
 FACES = faceset()
@@ -68,34 +70,45 @@ def federate(
     policy: str = "average",
     others: Sequence[Component] = (),
     partition: Partition = PARTITION,
-    weighting: str = "samples",
+    weighting: str | Weighting = "samples",
     keep_local: bool = False,
     public: Tensors | None = None,
+    model: Backbone | None = None,
+    participation: float = 1.0,
+    faces: FaceSet = FACES,
+    watch: Callable[[Event], None] = lambda event: None,
 ) -> Ran:
     """Run a method in this process."""
-    weights = Weights(network(), policy)  # type: ignore[arg-type]
+    weights = Weights(model or network(), policy)  # type: ignore[arg-type]
     start: State = {
         BACKBONE: snapshot(weights.backbone),
         BUFFERS: snapshot(weights.buffers),
         "batchnorm": snapshot(weights.local),
         PUBLIC_EMBEDDINGS: public or {},
     }
-    weigh = WEIGHTINGS[weighting]()
+    weigh = WEIGHTINGS[weighting]() if isinstance(weighting, str) else weighting
     components = (method, weigh, *others)
 
     def make(worker: int) -> Host:
         store = StateStore(folder / "parties")
-        faces: Callable[[str], Any] = lambda name: party_faces(FACES, partition, name)  # noqa: E731
-        return Host(components, weights, faces, store, Streams(1, "parties"), start["batchnorm"], keep_local)
+        own: Callable[[str], Any] = lambda name: party_faces(faces, partition, name)  # noqa: E731
+        return Host(components, weights, own, store, Streams(1, "parties"), start["batchnorm"], keep_local)
 
     transport = InProcess(make)
     roles = {name: share.role for name, share in partition.parties.items()}
-    settings = Settings(rounds=rounds, batchnorm=policy, keep_local=keep_local)  # type: ignore[arg-type]
-    federation = Federation(
-        method, weigh, others, roles, transport, settings, folder, Streams(1, "server"), start, EMBEDDING
+    settings = Settings(
+        rounds=rounds,
+        batchnorm=policy,  # type: ignore[arg-type]
+        keep_local=keep_local,
+        participation=participation,
     )
-    server, book = federation.run()
-    transport.close()
+    federation = Federation(
+        method, weigh, others, roles, transport, settings, folder, Streams(1, "server"), start, EMBEDDING, watch=watch
+    )
+    try:
+        server, book = federation.run()
+    finally:
+        transport.close()
     return Ran(server, book, folder, start)
 
 
@@ -122,17 +135,24 @@ def get(model: torch.nn.Module, names: Sequence[str]) -> Tensors:
 
 
 def work_locally(
-    model: Backbone, head: Tensor, faces: Faces, name: str, round: int, offset: int = 0, anchor: float = 0.0
+    model: Backbone,
+    head: Tensor,
+    faces: Faces,
+    name: str,
+    round: int,
+    offset: int = 0,
+    anchor: float = 0.0,
+    work: Training = WORK,
 ) -> Tensor:
     """One party's local work with torch alone; with `anchor` a proximal term by autograd. The head afterwards."""
     head = head.clone().requires_grad_()
     parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
     fixed = {n: p.detach().clone() for n, p in parameters.items()}
     optimiser = torch.optim.SGD(
-        [*parameters.values(), head], lr=WORK.learning_rate, momentum=WORK.momentum, weight_decay=WORK.weight_decay
+        [*parameters.values(), head], lr=work.learning_rate, momentum=work.momentum, weight_decay=work.weight_decay
     )
     model.train()
-    for batch in batches(faces, WORK, Streams(1, "parties", round, name, "train"), torch.device("cpu")):
+    for batch in batches(faces, work, Streams(1, "parties", round, name, "train"), torch.device("cpu")):
         loss = cosface(model(model.preprocess(batch.images)), head, batch.labels + offset)
         if anchor:
             loss = loss + anchor / 2 * sum((p - fixed[n]).square().sum() for n, p in parameters.items())
