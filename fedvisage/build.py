@@ -18,6 +18,7 @@ from fedvisage.core.codec import load_state
 from fedvisage.core.errors import FedVisageError
 from fedvisage.core.flat import layout
 from fedvisage.core.method import METHODS, REGULARISERS, WEIGHTINGS, Component, Method, PartyFaces, Weighting
+from fedvisage.core.phase import VALIDATOR
 from fedvisage.core.randomness import Streams
 from fedvisage.core.registry import Registry
 from fedvisage.core.weights import Weights
@@ -110,6 +111,7 @@ def resolve(recipe: Recipe) -> Recipe:
             "set partition.test = 0 and federation.evaluate_every = 1, or use 'average'"
         )
     _check_frozen_stages(recipe)
+    _check_weighting(recipe, parts)
     regulariser = next((part for part in parts.others if type(part) in REGULARISERS.values()), None)
     tables = {
         "method": _table(recipe.method["name"], parts.method),
@@ -132,6 +134,30 @@ def _check_frozen_stages(recipe: Recipe) -> None:
         raise FedVisageError(
             "crop moves images before the frozen stages see them, whose results are computed once: "
             "set crop = 0, or backbone.cache = false to run the frozen stages in every step"
+        )
+
+
+def _check_weighting(recipe: Recipe, parts: Parts) -> None:
+    """A weighting that mixes the parties' models itself needs such models, plain averages, and who it asks."""
+    if not parts.weighting.individual:
+        return
+    name, method, settings = recipe.weighting["name"], parts.method, recipe.federation
+    if method.pools or method.has_no_global_model:
+        raise FedVisageError(f"weighting '{name}': method '{recipe.method['name']}' has no model to mix from parties'")
+    if settings.batchnorm == "local":
+        raise FedVisageError(
+            f"weighting '{name}' mixes whole models, but with federation.batchnorm = 'local' a part of them stays at "
+            "the parties: use 'average'"
+        )
+    if settings.aggregation != "mean":
+        raise FedVisageError(
+            f"weighting '{name}' has no say where federation.aggregation = '{settings.aggregation}': use 'mean'"
+        )
+    asked = any(phase.roles == {VALIDATOR} for phase in parts.weighting.phases())
+    groups = recipe.partition.groups.values()
+    if asked and not recipe.partition.validators and all(group.role != VALIDATOR for group in groups):
+        raise FedVisageError(
+            f"weighting '{name}' needs validators: set partition.validators, or give a group the role 'validator'"
         )
 
 

@@ -37,11 +37,14 @@ def make_plan(recipe: Recipe) -> dict[str, Any]:
     people = identities_per_party(recipe)
     sizes = _group_sizes(recipe, weights, model, people)
     wire = []
-    for phase in Assembly(parts.components).phases.values():
+    phases = Assembly(parts.components).phases.values()
+    for phase in phases:
         wire += _phase_rows(phase, sizes, people, recipe.partition.parties)
     totals = _totals(wire, recipe)
     state = group_bytes(weights.backbone) + group_bytes(weights.buffers)
     individual = sum(row["bytes"] for row in wire if row["how"] == "individual" and row["group"] != "statistics")
+    trains = [phase for phase in phases if phase.trains]
+    individual += sum(sizes[group] for phase in trains for group in parts.weighting.individual & set(phase.up))
     return {
         "recipe": recipe.name,
         "method": recipe.method["name"],
@@ -145,17 +148,21 @@ def _phase_rows(phase: Phase, sizes: dict[str, int], people: int, parties: int) 
 
 def _row(phase: Phase, direction: str, group: str, how: str, size: int) -> dict[str, Any]:
     times = {"phase": phase.name, "when": phase.when, "every": phase.every, "repeats": phase.repeats}
+    times["who"] = "validators" if phase.roles == {VALIDATOR} else "parties"
     return times | {"direction": direction, "group": group, "how": how, "bytes": size}
 
 
 def _totals(wire: list[dict[str, Any]], recipe: Recipe) -> dict[str, int]:
+    """Bytes per round to and from a party that takes part, and of the whole run with validators."""
     totals = {"down": 0, "up": 0, "run": 0}
-    everybody, some, rounds = recipe.partition.parties, participants(recipe), recipe.federation.rounds
+    share, some, rounds = recipe.partition, participants(recipe), recipe.federation.rounds
+    judges = share.validators + sum(group.parties for group in share.groups.values() if group.role == VALIDATOR)
     for row in wire:
-        size = row["bytes"] * row["repeats"]
+        size, validators = row["bytes"] * row["repeats"], row["who"] == "validators"
         if row["when"] != "round":
-            totals["run"] += size * everybody
+            totals["run"] += size * (judges if validators else share.parties)
             continue
-        totals[row["direction"]] += size
-        totals["run"] += size * some * math.ceil(rounds / row["every"])
+        if not validators:
+            totals[row["direction"]] += size
+        totals["run"] += size * (judges if validators else some) * math.ceil(rounds / row["every"])
     return totals

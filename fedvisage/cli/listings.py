@@ -9,7 +9,7 @@ import typer
 
 from fedvisage.build import default_components
 from fedvisage.cli.output import Json, show_json, show_table
-from fedvisage.core.method import METHODS
+from fedvisage.core.method import METHODS, WEIGHTINGS, Component
 from fedvisage.core.parcel import GROUPS
 from fedvisage.models import BACKBONES, MODEL_FILES, create_backbone
 from fedvisage.privacy import declared_groups, privacy_table
@@ -59,11 +59,13 @@ def crossing_page() -> str:
     ]
     variants = {name: kind() for name, kind in METHODS.items()}
     variants["fedavg, classifier shared"] = METHODS["fedavg"](classifier="shared")  # type: ignore[call-arg]
-    for name, method in sorted(variants.items()):
-        if method.pools:
+    parts: dict[str, tuple[Component, ...]] = {name: default_components(method) for name, method in variants.items()}
+    parts["pfm, weighting fv"] = (*parts["pfm"], WEIGHTINGS["fv"]())
+    for name, components in sorted(parts.items()):
+        if name in variants and variants[name].pools:
             lines.append(f"| {name} | | up | all images | it pools them: an upper bound, not a federation |")
             continue
-        for row in privacy_table(default_components(method)):
+        for row in privacy_table(components):
             lines.append(f"| {name} | {row['phase']} | {row['direction']} | `{row['group']}` | {row['how']} |")
     return "\n".join(lines) + "\n"
 

@@ -1,6 +1,23 @@
 """Federated methods: one paper, one file, both halves of the algorithm. Importing this registers all of them."""
 
-from fedvisage.methods import alone, central, fedavg, fedface, fedfr, fedgc, fedprox, feduda, separation, weightings
+from fedvisage.methods import (
+    alone,
+    central,
+    fedavg,
+    fedavgm,
+    fedface,
+    fedfr,
+    fedgc,
+    fedprox,
+    feduda,
+    fv,
+    mimelite,
+    pfm,
+    scaffold,
+    separation,
+    slowmo,
+    weightings,
+)
 from fedvisage.methods.batchnorm import Recalibrate
 from fedvisage.methods.evaluate import EvaluateAtParties
 
@@ -10,11 +27,17 @@ __all__ = [
     "alone",
     "central",
     "fedavg",
+    "fedavgm",
     "fedface",
     "fedfr",
     "fedgc",
     "fedprox",
     "feduda",
+    "fv",
+    "mimelite",
+    "pfm",
+    "scaffold",
     "separation",
+    "slowmo",
     "weightings",
 ]

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fedvisage.core.assembly import Assembly
-from fedvisage.core.method import Component
+from fedvisage.core.method import Component, Weighting
 from fedvisage.core.parcel import GROUPS, STATISTICS
 
 
 def declared_groups(components: Sequence[Component]) -> dict[str, dict[str, dict[str, str]]]:
     """Per phase, the groups that go `down` (to whom) and come `up` (reduced how)."""
     table: dict[str, dict[str, dict[str, str]]] = {}
+    watched = {group for part in components if isinstance(part, Weighting) for group in part.individual}
     for phase in Assembly(components).phases.values():
         down: dict[str, str] = dict(phase.down)
         up: dict[str, str] = dict(phase.up)
+        if phase.trains:
+            up |= {group: f"{how}, each seen" for group, how in up.items() if group in watched}
         if phase.sends:
             down[STATISTICS] = ", ".join(phase.sends)
         if phase.reports or phase.may_report:

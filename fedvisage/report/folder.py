@@ -15,6 +15,8 @@ from pydantic import BaseModel, ValidationError, model_validator
 from fedvisage.core.errors import FedVisageError
 
 LOG_TAIL = 8192
+WEIGHT = "weight/"
+"""How the numbers that are parties' weights begin."""
 
 
 class Named(BaseModel):
@@ -131,6 +133,8 @@ class Metrics:
     evaluated: dict[str, dict[str, float]] = field(default_factory=dict)
     evaluated_round: int = 0
     evaluated_mean: dict[str, float] = field(default_factory=dict)
+    maps: dict[int, list[tuple[dict[str, float], float]]] = field(default_factory=dict)
+    """By round: weightings of the parties with their validation scores."""
     absent: dict[tuple[int, str, str], list[str]] = field(default_factory=dict)
     """Why answers are missing, by round, phase and party; more than one where a phase repeats in a round."""
 
@@ -143,6 +147,11 @@ class Metrics:
                 if points and points[-1][0] == row.round:
                     points.pop()
                 points.append((row.round, value))
+        score = row.number("score")
+        if row.phase == "survey" and score is not None:
+            weights = {name: row.number(name) or 0.0 for name in row.numbers() if name.startswith(WEIGHT)}
+            mixed = {name.removeprefix(WEIGHT): weight for name, weight in weights.items()}
+            self.maps.setdefault(row.round, []).append((mixed, score))
         for party, reason in row.absent.items():
             self.absent.setdefault((row.round, row.phase, party), []).append(reason)
         if row.phase == "join":

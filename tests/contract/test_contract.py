@@ -124,7 +124,18 @@ DOMAINS = {
         "target": {"role": "target", "parties": 2, "identities_per_party": 3},
     }
 }
-NEEDS: Mapping[str, Mapping[str, Any]] = {"feduda": DOMAINS | {"method.pretrain_rounds": 1, "method.relabel_every": 2}}
+VALIDATED = {
+    "faces.identities": 16,
+    "partition.validators": 1,
+    "partition.identities_per_validator": 4,
+    "weighting": {"name": "fv", "pairs": 16, "folds": 2, "smoothing": 0.5},
+}
+COMBINED: Mapping[str, Mapping[str, Any]] = {"fedgc + fv": VALIDATED, "pfm + fv": VALIDATED}
+"""A method with something it is combined with, and what both need of a recipe."""
+NEEDS: Mapping[str, Mapping[str, Any]] = {
+    "feduda": DOMAINS | {"method.pretrain_rounds": 1, "method.relabel_every": 2},
+    **COMBINED,
+}
 """What a method needs of a recipe besides its name."""
 
 
@@ -132,9 +143,13 @@ NEEDS: Mapping[str, Mapping[str, Any]] = {"feduda": DOMAINS | {"method.pretrain_
 class Ran:
     """A finished run of one method."""
 
-    name: str
+    run_name: str
     recipe: Recipe
     folder: Path
+
+    @property
+    def name(self) -> str:
+        return self.run_name.partition(" + ")[0]
 
     def server(self) -> State:
         return load_state(self.folder / "checkpoints" / "last.safetensors")["server"]
@@ -152,13 +167,13 @@ class Ran:
 
 def run(name: str, folder: Path, changes: Mapping[str, Any] | None = None) -> Ran:
     path = folder.parent / f"{folder.name}.toml"
-    path.write_text(RECIPE.replace("METHOD", name))
+    path.write_text(RECIPE.replace("METHOD", name.partition(" + ")[0]))
     recipe = fv.load_recipe(path, {**NEEDS.get(name, {}), **(changes or {})})
     fv.run(recipe, out=folder)
     return Ran(name, resolve(recipe), folder)
 
 
-@pytest.fixture(scope="module", params=[*METHODS, NEWCOMER])
+@pytest.fixture(scope="module", params=[*METHODS, NEWCOMER, *COMBINED])
 def ran(request: pytest.FixtureRequest, newcomer: None, tmp_path_factory: pytest.TempPathFactory) -> Ran:
     return run(request.param, tmp_path_factory.mktemp(request.param) / "run")
 
@@ -217,7 +232,7 @@ def test_state_is_plain_data_on_both_sides(ran: Ran) -> None:
 
 
 def test_a_second_run_gives_the_same_bits(ran: Ran, tmp_path: Path) -> None:
-    again = run(ran.name, tmp_path / "again")
+    again = run(ran.run_name, tmp_path / "again")
     assert bits(again.server()) == bits(ran.server())
     assert {party: bits(state) for party, state in again.parties().items()} == {
         party: bits(state) for party, state in ran.parties().items()
@@ -227,7 +242,7 @@ def test_a_second_run_gives_the_same_bits(ran: Ran, tmp_path: Path) -> None:
 
 
 def test_another_seed_gives_other_bits(ran: Ran, tmp_path: Path) -> None:
-    other = run(ran.name, tmp_path / "other", {"seed": 4, "federation.rounds": 1, "pretrain.epochs": 0})
+    other = run(ran.run_name, tmp_path / "other", {"seed": 4, "federation.rounds": 1, "pretrain.epochs": 0})
     assert bits(other.server()[BACKBONE]) != bits(ran.server()[BACKBONE])
 
 
