@@ -154,8 +154,9 @@ def _check_weighting(recipe: Recipe, parts: Parts) -> None:
             f"weighting '{name}' has no say where federation.aggregation = '{settings.aggregation}': use 'mean'"
         )
     asked = any(phase.roles == {VALIDATOR} for phase in parts.weighting.phases())
-    groups = recipe.partition.groups.values()
-    if asked and not recipe.partition.validators and all(group.role != VALIDATOR for group in groups):
+    share = recipe.partition
+    there = share.validators or share.file or any(group.role == VALIDATOR for group in share.groups.values())
+    if asked and not there:
         raise FedVisageError(
             f"weighting '{name}' needs validators: set partition.validators, or give a group the role 'validator'"
         )
