@@ -109,6 +109,7 @@ def test_what_crossed_is_summed_up(folder):
         "buffers",
         "class_embeddings.private",
         "class_embeddings.public",
+        "identity_tokens",
         "optimiser",
         "personal",
     ]
