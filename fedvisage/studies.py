@@ -1,0 +1,298 @@
+"""Studies: a paper's table or figure as a set of recipes, at several scales, with the paper's numbers beside ours.
+
+A study is a TOML file below `studies/`: a recipe that all its rows share, what each scale changes of it (`laptop`,
+`paper`, and `smoke` for a few steps), and the rows, each with what it changes and what the paper reports for it. A cell
+is a row with a seed. It runs once, as an ordinary run; its scores are a small JSON file under the hash of its recipe:
+a finished cell is not run again, and a cell that two studies share is trained once.
+
+A face set written `@name` is the folder `name` below the data root, imported at the recipe's size when first used.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any, NamedTuple
+
+from pydantic import Field
+
+from fedvisage.build import resolve
+from fedvisage.config import Recipe, Section, read_toml, to_toml, validated
+from fedvisage.core.codec import write_atomically
+from fedvisage.core.errors import FedVisageError, nearest
+from fedvisage.faces.importing import Report, Selection, read_source, write_source
+from fedvisage.federation import Event
+from fedvisage.pipeline import EVALUATION, environment, run
+from fedvisage.privacy import read_ledger
+from fedvisage.scoring import headline
+
+SCALES = ("laptop", "paper", "smoke")
+BASE = "_base.toml"
+"""Beside the studies of a paper: what they have in common."""
+MACHINE = {"workers": 0, "timeout": None}
+"""Settings that say how a run uses its machine and are no part of what it computes."""
+
+
+class Column(Section):
+    """A number of the table: what the paper calls it, and what stands for it at each scale."""
+
+    name: str
+    metric: str = "accuracy"
+    """`accuracy`, or a rate such as `tar@0.01`."""
+    stand_in: Mapping[str, str] = Field(default_factory=dict)
+    """What our number is measured on, by scale."""
+
+
+class Row(Section):
+    """A line of the table."""
+
+    name: str
+    label: str
+    group: str = ""
+    """Rows of one group are compared with each other."""
+    recipe: Mapping[str, Any] = Field(default_factory=dict)
+    paper: Mapping[str, float] = Field(default_factory=dict)
+    """The paper's numbers by column, in percent."""
+    note: str = ""
+
+
+class Study(Section):
+    """A table or figure."""
+
+    title: str
+    source: str
+    note: str = ""
+    columns: tuple[Column, ...]
+    recipe: Mapping[str, Any] = Field(default_factory=dict)
+    scales: Mapping[str, Mapping[str, Any]]
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A row of a study at one scale under one seed."""
+
+    study: str
+    scale: str
+    row: str
+    seed: int
+    recipe: Recipe
+
+    @property
+    def key(self) -> str:
+        """What names the cell's result: everything that determines it."""
+        federation = self.recipe.federation.model_copy(update=MACHINE)
+        bare = self.recipe.model_copy(update={"name": "", "description": "", "federation": federation})
+        return sha256(to_toml(bare).encode()).hexdigest()[:16]
+
+
+def home() -> Path:
+    """The folder of studies: beside the package in a source tree, inside it when installed."""
+    package = Path(__file__).parent
+    return next((place for place in (package.parent / "studies", package / "studies") if place.is_dir()), package)
+
+
+def list_studies(folder: Path | None = None) -> list[str]:
+    """Names of the studies, such as `fedgc/table-5`."""
+    folder = folder or home()
+    paths = (path for path in folder.glob("*/*.toml") if path.name != BASE)
+    return sorted(str(path.relative_to(folder).with_suffix("")) for path in paths)
+
+
+def load_study(name: str, folder: Path | None = None) -> Study:
+    """The study `name`."""
+    folder = folder or home()
+    known = list_studies(folder)
+    if name not in known:
+        raise FedVisageError(f"no study '{name}': {nearest(name, known)}")
+    path = folder / f"{name}.toml"
+    base = path.with_name(BASE)
+    table = merged(read_toml(base) if base.exists() else {}, read_toml(path))
+    study = validated(Study, table, f"study '{name}'")
+    unknown = [scale for scale in study.scales if scale not in SCALES]
+    if unknown:
+        raise FedVisageError(f"study '{name}': unknown scale '{unknown[0]}': {nearest(unknown[0], SCALES)}")
+    return study
+
+
+def cells(name: str, scale: str, seeds: Iterable[int], folder: Path | None = None) -> list[Cell]:
+    """All cells of a study: every row under every seed."""
+    study = load_study(name, folder)
+    if scale not in study.scales:
+        raise FedVisageError(f"study '{name}' has no scale '{scale}': {nearest(scale, study.scales)}")
+    found = []
+    for seed in seeds:
+        for row in study.rows:
+            table = merged(study.recipe, study.scales[scale], row.recipe, {"seed": seed, "name": f"{name}/{row.name}"})
+            recipe = resolve(validated(Recipe, table, f"study '{name}', row '{row.name}'"))
+            found.append(Cell(name, scale, row.name, seed, recipe))
+    return found
+
+
+def merged(*tables: Mapping[str, Any]) -> dict[str, Any]:
+    """Tables laid over each other, the later ones on top; a part that is named anew is replaced whole."""
+    result: dict[str, Any] = {}
+    for table in tables:
+        for key, value in table.items():
+            below = result.get(key)
+            whole = key in ("method", "weighting", "regulariser") and "name" in value
+            result[key] = merged(below, value) if isinstance(below, dict) and not whole else value
+    return result
+
+
+def run_cell(
+    cell: Cell, work: Path, results: Path, data: Path | None = None, watch: Callable[[Event], None] = lambda event: None
+) -> Path:
+    """Run a cell unless its result is there, going on where an earlier try was interrupted; where the result is."""
+    path = results / f"{cell.key}.json"
+    if path.exists():
+        return path
+    folder = work / cell.key
+    begin = time.monotonic()
+    recipe = located(cell.recipe, work / "data", data or data_root())
+    done = run(recipe, out=folder, resume=(folder / "recipe.toml").exists(), watch=watch)
+    result = {
+        "study": cell.study,
+        "scale": cell.scale,
+        "row": cell.row,
+        "seed": cell.seed,
+        "recipe": cell.key,
+        "seconds": round(time.monotonic() - begin, 1),
+        "bytes": sum(row.get("bytes", 0) for row in read_ledger(folder / "ledger.jsonl")),
+        "score": _rounded(headline(done.scores[cell.recipe.method["name"]])),
+        "start": _rounded(headline(done.scores["start"])),
+        "rounds": _curve(folder),
+        "test": json.loads((folder / EVALUATION).read_text())["test"],
+        "environment": environment(),
+    }
+    results.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, [(json.dumps(result, indent=1) + "\n").encode()])
+    shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+    return path
+
+
+def data_root() -> Path:
+    """Where real face sets are looked for."""
+    return Path(os.environ.get("FEDVISAGE_DATA", "../shared/data"))
+
+
+def located(recipe: Recipe, imported: Path, data: Path) -> Recipe:
+    """The recipe with every face set `@name` replaced by a folder, imported from the data root unless it is there."""
+    sources = recipe.faces.source
+    several = (sources,) if isinstance(sources, str) else sources
+    folders = tuple(
+        _import(source[1:], recipe.faces.size, imported, data) if source[:1] == "@" else source for source in several
+    )
+    found = folders[0] if isinstance(sources, str) else folders
+    return recipe.model_copy(update={"faces": recipe.faces.model_copy(update={"source": found})})
+
+
+def _import(name: str, size: int, imported: Path, data: Path) -> str:
+    folder = imported / str(size) / name
+    if (folder / "faces.json").exists():
+        return str(folder)
+    if not (data / name).is_dir():
+        raise FedVisageError(f"no face set '{name}' in {data}: say where it is with --data, or in FEDVISAGE_DATA")
+    kind, source = read_source(data / name, None, None, {})
+    write_source(source, folder, Report(name, kind), Selection(size=size, store="array"))
+    return str(folder)
+
+
+def _rounded(numbers: Mapping[str, float]) -> dict[str, float]:
+    return {name: round(value, 6) for name, value in numbers.items()}
+
+
+def _curve(folder: Path) -> dict[str, list[dict[str, float]]]:
+    """Scores while training, by the set of people they are on."""
+    curve: dict[str, list[dict[str, float]]] = {}
+    for line in (folder / "metrics.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        if row["phase"] in ("test", "validation"):
+            curve.setdefault(row.pop("phase"), []).append(_rounded(row))
+    return curve
+
+
+def load_results(name: str, scale: str, results: Path, seeds: Iterable[int] = range(1, 100)) -> dict[str, list[Any]]:
+    """The finished cells of a study by row."""
+    found: dict[str, list[Any]] = {}
+    if not results.is_dir():
+        return found
+    for cell in cells(name, scale, seeds):
+        path = results / f"{cell.key}.json"
+        if path.exists():
+            found.setdefault(cell.row, []).append(json.loads(path.read_text("utf-8")))
+    return found
+
+
+class Entry(NamedTuple):
+    """Our number for a row and column, in percent: mean and spread over seeds, last round and chosen round."""
+
+    seeds: int
+    mean: float
+    spread: float
+    chosen: float
+    """Mean at the rounds that were best on the validation people; NaN where there were none."""
+
+
+def table(study: Study, results: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, dict[str, Entry]]:
+    """Our numbers by row and column, as far as cells are finished."""
+    return {
+        row: {column.name: _entry(finished, column.metric) for column in study.columns}
+        for row, finished in results.items()
+    }
+
+
+def _entry(results: Sequence[Mapping[str, Any]], metric: str) -> Entry:
+    last = [100 * result["score"].get(metric, math.nan) for result in results]
+    chosen = [best for result in results if (best := _at_best(result, metric)) is not None]
+    spread = stdev(last) if len(last) > 1 else math.nan
+    return Entry(len(last), mean(last), spread, mean(chosen) if len(chosen) == len(last) else math.nan)
+
+
+def _at_best(result: Mapping[str, Any], metric: str) -> float | None:
+    """The test score of the round that the validation people liked best."""
+    curves = result["rounds"]
+    if not curves.get("validation") or not curves.get("test"):
+        return None
+    best = max(curves["validation"], key=lambda row: row.get(metric, -math.inf))
+    return next((100 * row[metric] for row in curves["test"] if row["round"] == best["round"]), None)
+
+
+def orderings(study: Study, numbers: Mapping[str, Mapping[str, Entry]]) -> list[dict[str, Any]]:
+    """Each pair of rows of a group that the paper orders, column by column, and whether ours are in that order.
+
+    `clear` says whether the difference of the means exceeds the spread over seeds of both rows together.
+    """
+    found = []
+    for column in study.columns:
+        rows = [row for row in study.rows if column.name in row.paper and column.name in numbers.get(row.name, {})]
+        for i, one in enumerate(rows):
+            for other in rows[i + 1 :]:
+                theirs = one.paper[column.name] - other.paper[column.name]
+                if one.group != other.group or not theirs:
+                    continue
+                a, b = numbers[one.name][column.name], numbers[other.name][column.name]
+                low, high = (one, other) if theirs < 0 else (other, one)
+                ours = (a.mean - b.mean) * (1 if theirs > 0 else -1)
+                spread = math.hypot(a.spread, b.spread)
+                found.append(
+                    {
+                        "column": column.name,
+                        "low": low.name,
+                        "high": high.name,
+                        "paper": abs(theirs),
+                        "ours": ours,
+                        "spread": spread,
+                        "agrees": ours > 0,
+                        "clear": abs(ours) > spread,
+                    }
+                )
+    return found
