@@ -12,7 +12,7 @@ from fedvisage.cli.output import Json, show_json, show_table, size
 from fedvisage.core.errors import FedVisageError, nearest
 from fedvisage.evaluation.rates import Convention
 from fedvisage.evaluation.verification import Rule
-from fedvisage.protocols import PROTOCOLS, Data, Options, Result, Subject, embed_to_file, open_subject
+from fedvisage.protocols import PROTOCOLS, Data, Options, Result, Subject, embed_to_file, open_subject, run
 
 DEFAULT = "all-pairs"
 NOISE = ("megaface", "drop", "keep")
@@ -75,11 +75,7 @@ def evaluate_command(
     )
     work = _work(protocol or [DEFAULT], data or [])
     subjects = [open_subject(path) for path in models]
-    done = [
-        (subject, name, where, PROTOCOLS[name].run(where, subject, options))
-        for subject in subjects
-        for name, where in work
-    ]
+    done = [(subject, name, where, run(name, where, subject, options)) for subject in subjects for name, where in work]
     if as_json:
         rows = [
             {"model": s.path, "backbone": s.backbone, "protocol": name, "data": _named(where), **result.table()}

@@ -31,6 +31,7 @@ class About:
     digest: str
     flip: bool
     faces: str = ""
+    faces_digest: str = ""
     names: tuple[str, ...] = ()
     more: Mapping[str, str] = field(default_factory=dict)
 
@@ -42,7 +43,7 @@ def write_embeddings(
     if labels.shape != (shape[0],):
         raise FedVisageError(f"{labels.size} labels for {shape[0]} embeddings")
     text = {"format": FORMAT, "model": about.model, "digest": about.digest, "flip": about.flip, "faces": about.faces}
-    text |= {"names": list(about.names), "more": dict(about.more)}
+    text |= {"faces_digest": about.faces_digest, "names": list(about.names), "more": dict(about.more)}
     middle, end = 8 * shape[0], 8 * shape[0] + 4 * shape[0] * shape[1]
     header = {
         "__metadata__": {KEY: json.dumps(text, sort_keys=True)},
@@ -82,8 +83,8 @@ class EmbeddingsFile:
             if table["format"] != FORMAT:
                 raise FedVisageError(f"{path} has format {table['format']}; this version reads format {FORMAT}")
             names = tuple(str(name) for name in table["names"])
-            texts = (str(table["model"]), str(table["digest"]))
-            self.about = About(*texts, bool(table["flip"]), str(table["faces"]), names, dict(table["more"]))
+            made, faces = (str(table["model"]), str(table["digest"])), (str(table["faces"]), str(table["faces_digest"]))
+            self.about = About(*made, bool(table["flip"]), *faces, names, dict(table["more"]))
             (count,), first = self._entry(header, "labels", "I64", 1, start)
             self.shape, self._offset = self._entry(header, "embeddings", "F32", 2, start)
             if count != self.shape[0] or os.fstat(self._file).st_size < self._offset + 4 * count * self.shape[1]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedvisage.protocols.personal import personal
-from fedvisage.protocols.protocol import PROTOCOLS, Options, Protocol, Result
+from fedvisage.protocols.protocol import PROTOCOLS, Options, Protocol, Result, run
 from fedvisage.protocols.search import fedfrbench, megaface, query_gallery
 from fedvisage.protocols.subject import Data, Subject, embed_to_file, model_digest, open_subject
 from fedvisage.protocols.templates import ijb, ijba
@@ -28,4 +28,5 @@ __all__ = [
     "personal",
     "query_gallery",
     "rfw",
+    "run",
 ]

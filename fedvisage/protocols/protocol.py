@@ -100,6 +100,15 @@ def protocol(
     return add
 
 
+def run(name: str, data: Data, subject: Subject, options: Options | None = None) -> Result:
+    """A model's result on a face set by the protocol `name`, with what the set's import left out among the notes."""
+    chosen = PROTOCOLS[name]
+    result = chosen.run(data, subject, options or Options())
+    for text in [] if chosen.needs_run else data.left_out:
+        result.note(text)
+    return result
+
+
 def mean_and_spread(results: Mapping[str, Result], names: Iterable[str]) -> dict[str, tuple[float, float]]:
     """Mean and population standard deviation of metrics over several results."""
     found = {}

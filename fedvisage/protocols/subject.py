@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,6 +23,7 @@ from fedvisage.training import embed_images
 
 L = TypeVar("L", bound=Listing)
 BLOCK = 1024
+SAMPLED = 32
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,24 @@ class Data:
     def name(self) -> str:
         """The folder's own name."""
         return self.folder.resolve().name
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 over the identities, their names, and some of the images: enough to tell sets of one size apart."""
+        faces = self.faces
+        digest = hashlib.sha256(faces.labels.astype("<i8").tobytes() + repr(faces.names).encode())
+        for image in np.unique(np.linspace(0, max(0, len(faces) - 1), SAMPLED).astype(np.int64))[: len(faces)]:
+            digest.update(faces.images.read(np.array([image])).tobytes())
+        return digest.hexdigest()
+
+    @cached_property
+    def left_out(self) -> list[str]:
+        """What the import of this set says it left out."""
+        try:
+            report = json.loads((self.folder / "import.json").read_text("utf-8"))
+            return [f"import: {text}" for text in report.get("notes", [])]
+        except (OSError, ValueError, AttributeError, TypeError):
+            return []
 
     @cached_property
     def lists(self) -> dict[str, str]:
@@ -114,7 +134,7 @@ class Subject:
 
     @staticmethod
     def _from_file(file: EmbeddingsFile, data: Data, flip: bool) -> EmbeddingsFile:
-        if not np.array_equal(file.labels, data.faces.labels):
+        if file.about.faces_digest != data.digest or not np.array_equal(file.labels, data.faces.labels):
             raise FedVisageError(
                 f"{file.path} holds embeddings of {len(file):,} other images ('{file.about.faces}') than {data.folder}"
             )
@@ -139,7 +159,7 @@ def open_subject(path: str) -> Subject:
 def embed_to_file(subject: Subject, data: Data, out: Path, flip: bool) -> About:
     """Write the embeddings of every image of a set, block by block, with the model's digest."""
     model, faces = subject.model, data.faces
-    about = About(model.metadata.name, model_digest(model), flip, data.name, faces.names)
+    about = About(model.metadata.name, model_digest(model), flip, data.name, data.digest, faces.names)
 
     def blocks() -> Iterator[NDArray[np.float32]]:
         for start in range(0, len(faces), BLOCK):

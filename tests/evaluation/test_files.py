@@ -14,7 +14,7 @@ from fedvisage.core.errors import FedVisageError
 from fedvisage.evaluation.files import About, EmbeddingsFile, is_embeddings_file, write_embeddings
 from fedvisage.evaluation.streaming import UnitBlocks
 
-ABOUT = About("ir-tiny", "ab" * 32, True, "faces", ("ann", "bob"), {"note": "hello"})
+ABOUT = About("ir-tiny", "ab" * 32, True, "faces", "cd" * 32, ("ann", "bob"), {"note": "hello"})
 
 
 def some(count=10, width=4):
