@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from fedvisage.build import build_parts, freeze, make_network, resolve
 from fedvisage.config import People, Recipe
 from fedvisage.core.assembly import Assembly
 from fedvisage.core.errors import FedVisageError
+from fedvisage.core.method import Component
 from fedvisage.core.parcel import (
     BACKBONE,
     BUFFERS,
@@ -45,6 +47,7 @@ def make_plan(recipe: Recipe) -> dict[str, Any]:
     individual = sum(row["bytes"] for row in wire if row["how"] == "individual" and row["group"] != "statistics")
     trains = [phase for phase in phases if phase.trains]
     individual += sum(sizes[group] for phase in trains for group in parts.weighting.individual & set(phase.up))
+    step = _server_step(parts.components, people * recipe.partition.parties, model.metadata.embedding_size)
     return {
         "recipe": recipe.name,
         "method": recipe.method["name"],
@@ -62,11 +65,20 @@ def make_plan(recipe: Recipe) -> dict[str, Any]:
         },
         "wire": wire,
         "totals": totals,
+        "server_step": step,
         "memory": {
-            "server": 2 * state + individual * participants(recipe),
+            "server": 2 * state + individual * participants(recipe) + int(step.get("memory", 0)),
             "party": 4 * state + activation_bytes(model, recipe.training.batch_size),
         },
     }
+
+
+def _server_step(components: Sequence[Component], classes: int, size: int) -> dict[str, float]:
+    """What the server computes on all class embeddings in a round: operations and bytes; empty where it does not."""
+    costs = [cost for part in components if (cost := part.server_cost(classes, size))]
+    if not costs:
+        return {}
+    return {"classes": classes} | {name: sum(cost[name] for cost in costs) for name in ("operations", "memory")}
 
 
 def identities_per_party(recipe: Recipe) -> int:

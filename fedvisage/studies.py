@@ -97,7 +97,12 @@ class Cell:
 def home() -> Path:
     """The folder of studies: beside the package in a source tree, inside it when installed."""
     package = Path(__file__).parent
-    return next((place for place in (package.parent / "studies", package / "studies") if place.is_dir()), package)
+    return next(place for place in (package.parent / "studies", package / "study_files") if place.is_dir())
+
+
+def results_home() -> Path:
+    """Where finished cells are kept: with the studies in a source tree, else with the runs."""
+    return home() / "results" if home().name == "studies" else Path("runs/studies/results")
 
 
 def list_studies(folder: Path | None = None) -> list[str]:

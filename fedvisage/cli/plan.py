@@ -21,5 +21,8 @@ def plan_command(recipe: RecipeArgument, changes: Changes = None, as_json: Json 
     show_table(["phase", "direction", "group", "how", "bytes per party"], rows)
     crossing = f"{size(totals['down'])} down, {size(totals['up'])} up"
     print(f"\nper round and party: {crossing}; whole run {size(totals['run'])}")
+    step = plan["server_step"]
+    if step:
+        print(f"server step: {step['classes']:,} class embeddings, {step['operations'] / 1e12:,.3g} teraflop per round")
     memory = plan["memory"]
     print(f"memory: server {size(memory['server'])}, party {size(memory['party'])} (tensors; activations estimated)")

@@ -11,7 +11,17 @@ import typer
 from fedvisage.cli.output import Json, show_json, show_table
 from fedvisage.cli.run import ProgressBars
 from fedvisage.core.errors import FedVisageError
-from fedvisage.studies import Cell, cells, home, list_studies, load_results, load_study, orderings, run_cell, table
+from fedvisage.studies import (
+    Cell,
+    cells,
+    list_studies,
+    load_results,
+    load_study,
+    orderings,
+    results_home,
+    run_cell,
+    table,
+)
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -50,7 +60,7 @@ def run_command(
         raise FedVisageError(f"study '{name}' has no row '{min(unknown)}'")
     chosen = [cell for cell in chosen if not rows or cell.row in rows]
     for number, cell in enumerate(chosen, 1):
-        _run_one(cell, f"{number}/{len(chosen)}", data, work, results or home() / "results", as_json)
+        _run_one(cell, f"{number}/{len(chosen)}", data, work, results or results_home(), as_json)
     report_command(name, scale, results, as_json)
 
 
@@ -65,7 +75,7 @@ def _run_one(cell: Cell, place: str, data: Path | None, work: Path, results: Pat
 def report_command(name: Name, scale: Scale = "laptop", results: Results = None, as_json: Json = False) -> None:
     """Show a study's table: the paper's numbers beside ours, and which of its orderings hold."""
     study = load_study(name)
-    numbers = table(study, load_results(name, scale, results or home() / "results"))
+    numbers = table(study, load_results(name, scale, results or results_home()))
     found = orderings(study, numbers)
     if as_json:
         plain = {row: {column: entry._asdict() for column, entry in of.items()} for row, of in numbers.items()}

@@ -197,6 +197,10 @@ class Component(BaseModel):
         """Act on the server after another component has absorbed its answers."""
         return server
 
+    def server_cost(self, classes: int, size: int) -> Mapping[str, float]:
+        """`operations` and bytes of `memory` of a server step over this many class embeddings; empty without one."""
+        return {}
+
     def expected(self, phase: Phase, server: State, party: str, parcel: Parcel, context: Context) -> dict[str, Layout]:
         """Shapes and dtypes of groups that this component adds to another's answers, where none of them went down."""
         return {}

@@ -42,7 +42,7 @@ from fedvisage.losses import (
     spreadout_gradient,
     unit,
 )
-from fedvisage.losses._regularisers import numbered
+from fedvisage.losses._regularisers import BUFFER, numbered
 from fedvisage.losses.correction import CorrectionForm
 from fedvisage.losses.spreadout import SpreadoutDistance
 from fedvisage.methods.fedavg import EMBEDDINGS
@@ -74,6 +74,10 @@ class Separation(Component):
         """The regulariser before the step, and the class embeddings (C, d) after it."""
         value, gradient = self.regulariser(embeddings, owner, identity)
         return value, embeddings.add(gradient, alpha=-self.strength * rate)
+
+    def server_cost(self, classes: int, size: int) -> Mapping[str, float]:
+        """Two matrix products over all pairs of classes; embeddings, gradient, the step's result and one block."""
+        return {"operations": 4.0 * classes**2 * size, "memory": 4.0 * (4 * classes * size + BUFFER)}
 
     def phases(self) -> tuple[Phase, ...]:
         """Where people may be at several parties: who is where, once."""
@@ -233,6 +237,10 @@ class Cosine(Separation):
     strength: Annotated[float, Field(ge=0)] = 20.0
     normalised: bool = False
     """Cosines instead of the paper's raw inner products."""
+
+    def server_cost(self, classes: int, size: int) -> Mapping[str, float]:
+        """Sums over all classes."""
+        return {"operations": 4.0 * classes * size, "memory": 16.0 * classes * size}
 
     def regulariser(self, embeddings: Tensor, owner: Tensor, identity: Tensor | None) -> ValueAndGradient:
         """The sum of all inner products across parties."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedvisage.core.codec import write_atomically
-from fedvisage.report import results, tables, weighting, words
+from fedvisage.report import results, separation, tables, weighting, words
 from fedvisage.report.crossings import Crossings, sum_up
 from fedvisage.report.folder import RunFiles, existing, read_run
 
@@ -48,6 +48,7 @@ def _contents(run: RunFiles, crossings: Crossings) -> dict[str, Any]:
         "facts": _facts(run, crossings),
         "comparison": results.compare(run, models),
         "curves": results.learning_curves(run, models),
+        "separation": separation.separation_figures(run),
         "weighting": weighting.weighting_figures(run),
         "parties": tables.party_results(run),
         "histograms": results.score_histograms(run, models),

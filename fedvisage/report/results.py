@@ -159,14 +159,14 @@ def learning_curves(run: RunFiles, models: Sequence[Model]) -> list[Figure]:
         caption = "Average over the parties that took part, weighted as the method weights them."
         if CENTRAL in run.compared:
             caption += " Pooled training tells more people apart at once, so its loss is on another scale."
-        figures.append(_over_rounds("Training loss", losses, caption, False))
+        figures.append(over_rounds("Training loss", losses, caption, False))
     tested = _test_curves(names, followed, known)
     if tested:
-        figures.append(_over_rounds(*tested, "On the test identities; round 0 is the start model.", True))
+        figures.append(over_rounds(*tested, "On the test identities; round 0 is the start model.", True))
     ranks = _rank_curves(run.metrics)
     if ranks:
         caption = "Share of held-out images whose best match is the right person; weighted average over the parties."
-        figures.append(_over_rounds("Rank 1 at the parties", ranks, caption, True))
+        figures.append(over_rounds("Rank 1 at the parties", ranks, caption, True))
     return figures
 
 
@@ -202,7 +202,9 @@ def _lines(curves: Iterable[tuple[Model, Sequence[tuple[float, float]]]]) -> lis
     return [line for line in lines if line.points]
 
 
-def _over_rounds(title: str, lines: Sequence[charts.Line], caption: str, shares: bool) -> Figure:
+def over_rounds(title: str, lines: Sequence[charts.Line], caption: str, shares: bool) -> Figure:
+    """Lines over rounds, with what they say in words for those who cannot see them."""
+
     def say(value: float) -> str:
         return percent(value, 1) if shares else f"{value:.3g}"
 

@@ -25,6 +25,7 @@ from fedvisage.methods.fedavg import FedPE
 from fedvisage.methods.fedgc import FedGC
 from fedvisage.methods.fedprox import FedProx
 from fedvisage.methods.separation import Cosine, GradientCorrection, Separation, Spreadout, identity_token
+from fedvisage.planning import make_plan
 from fedvisage.privacy import read_ledger
 
 CLASSES = {"ann": 2, "bob": 3}
@@ -236,3 +237,13 @@ def test_comparisons_come_without_the_recipes_regulariser() -> None:
 
 def test_the_small_federation_is_what_the_loops_by_hand_assume() -> None:
     assert {name: len(set(FACES.labels[list(s.train)])) for name, s in PARTITION.parties.items()} == CLASSES
+
+
+def test_a_plan_says_what_the_servers_step_costs() -> None:
+    changes = {"method.name": "fedgc", "compare": [], "faces.identities": 600, "partition.identities_per_party": 100}
+    recipe = fv.load_recipe("smoke", changes)
+    classes, size = 100 * recipe.partition.parties, 128
+    step = make_plan(recipe)["server_step"]
+    assert (step["classes"], step["operations"]) == (classes, 4 * classes**2 * size)
+    assert step["memory"] < 1e9
+    assert make_plan(fv.load_recipe("smoke", changes | {"method.name": "fedpe"}))["server_step"] == {}
