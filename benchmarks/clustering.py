@@ -19,7 +19,7 @@ with warnings.catch_warnings():
 SIZE, IMAGES = 512, 10
 COUNTS = {"smoke": 2_000, "normal": 20_000, "full": 100_000}
 PEER = {"smoke": 2_000, "normal": 20_000, "full": 20_000}
-TIMES = {"smoke": 3, "normal": 3, "full": 1}
+TIMES = {"smoke": 3, "normal": 2, "full": 1}
 
 
 def measure(scale: Scale) -> list[Row]:
@@ -27,7 +27,7 @@ def measure(scale: Scale) -> list[Row]:
         return [
             *partition(faces(COUNTS[scale]), TIMES[scale]),
             *against_finch_clust(faces(PEER[scale])),
-            approximate(faces(2_000 if scale == "smoke" else 20_000)),
+            approximate(faces(COUNTS[scale] if scale == "full" else 2_000)),
         ]
 
 

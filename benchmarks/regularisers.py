@@ -12,12 +12,12 @@ from fedvisage.losses.correction_blocks import blocks
 SIZE, PARTIES, NEAREST = 512, 64, 10
 CLASSES = {"smoke": (1_000, 1_000), "normal": (20_000, 10_000), "full": (100_000, 100_000)}
 """For gradient correction, and for spreadout."""
-TIMES = {"smoke": 3, "normal": 2, "full": 1}
+TIMES = {"smoke": (3, 3), "normal": (1, 3), "full": (1, 1)}
 
 
 def measure(scale: Scale) -> list[Row]:
     corrected, spread = CLASSES[scale]
-    return correction(corrected, TIMES[scale]) + spreading(spread, TIMES[scale])
+    return correction(corrected, TIMES[scale][0]) + spreading(spread, TIMES[scale][1])
 
 
 def embeddings(classes: int, common: float = 0.0) -> Tensor:

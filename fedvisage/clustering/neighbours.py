@@ -18,7 +18,7 @@ from fedvisage.core.errors import FedVisageError, nearest
 
 Metric = Literal["euclidean", "squared-euclidean", "cosine"]
 Search = Literal["exact", "approximate"]
-TILE = 2048
+TILE = 1024
 ROWS = 4096
 
 
@@ -107,18 +107,18 @@ def closest(rows: Tensor, metric: Metric) -> Tensor:
             if i == j:
                 tile.fill_diagonal_(-torch.inf)
             else:
-                _improve(best[left : left + len(column)], index[left : left + len(column)], tile.T, top)
-            _improve(best[top : top + len(row)], index[top : top + len(row)], tile, left)
+                _improve(best[left : left + len(column)], index[left : left + len(column)], tile, 0, top)
+            _improve(best[top : top + len(row)], index[top : top + len(row)], tile, 1, left)
     return index
 
 
-def _improve(best: Tensor, index: Tensor, scores: Tensor, offset: int) -> None:
-    """Take into best and index (n,) the rows of scores (n, m) that surpass them; few do after the first tiles."""
-    top = scores.amax(dim=1)
+def _improve(best: Tensor, index: Tensor, tile: Tensor, dim: int, offset: int) -> None:
+    """Take into best and index (n,) the maxima along `dim` of a tile that surpass them; in time few do."""
+    top = tile.amax(dim=dim)
     better = (top > best).nonzero().squeeze(1)
     if len(better):
         best[better] = top[better]
-        index[better] = scores[better].argmax(dim=1) + offset
+        index[better] = tile.index_select(1 - dim, better).argmax(dim=dim) + offset
 
 
 def distances(rows: Tensor, index: Tensor, metric: Metric) -> NDArray[np.float64]:

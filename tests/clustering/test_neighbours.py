@@ -59,7 +59,17 @@ def test_float32_and_tensors_give_the_same_neighbours() -> None:
         np.testing.assert_allclose(found.distance, expected.distance, rtol=1e-5)
 
 
-def test_of_equally_close_ones_the_first_counts_and_duplicates_are_at_distance_zero() -> None:
+def test_embeddings_far_from_the_origin_keep_their_neighbours_in_float32() -> None:
+    x = (np.random.default_rng(0).normal(size=(300, 8)) + 1000).astype(np.float32)
+    found = first_neighbours(x, normalise=False)
+    assert np.array_equal(found.position, slow_distances(x, "euclidean", False).argmin(axis=1))
+
+
+@pytest.mark.parametrize("tile", [2, 3, 1024])
+def test_of_equally_close_ones_the_first_counts_and_duplicates_are_at_distance_zero(
+    tile: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(neighbours, "TILE", tile)
     x = np.eye(4, dtype=np.float32)
     assert first_neighbours(x).position.tolist() == [1, 0, 0, 0]
     twice = first_neighbours(np.concatenate([x, x, x]))
