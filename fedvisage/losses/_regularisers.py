@@ -14,6 +14,10 @@ BUFFER = 2**26
 """Numbers in the largest intermediate matrix: 256 MB in float32."""
 
 
+ROWS = 4096
+"""Rows handled at a time where a step needs a temporary copy of them."""
+
+
 class ValueAndGradient(NamedTuple):
     """A regulariser of class embeddings (C, d): its value and its gradient (C, d)."""
 
@@ -60,8 +64,9 @@ def unit_rows(vectors: Tensor) -> tuple[Tensor, Tensor]:
 
 def through_unit(gradient: Tensor, unit: Tensor, length: Tensor) -> Tensor:
     """The gradient (C, d) by unit rows, turned in place into that by the rows themselves."""
-    along = torch.linalg.vecdot(gradient, unit).unsqueeze(1)
-    return gradient.addcmul_(unit, along, value=-1).div_(length)
+    for part, direction in zip(torch.split(gradient, ROWS), torch.split(unit, ROWS), strict=True):
+        part.addcmul_(direction, torch.linalg.vecdot(part, direction).unsqueeze(1), value=-1)
+    return gradient.div_(length)
 
 
 def average_shared(class_embeddings: Tensor, identity: Tensor) -> Tensor:
@@ -81,5 +86,5 @@ def numbered(values: Tensor) -> Tensor:
 def identity_means(class_embeddings: Tensor, person: Tensor) -> Tensor:
     """Mean class embedding (L, d) of each of the identities 0..L-1 that `person` (C,) numbers."""
     people = int(person.max()) + 1
-    means = class_embeddings.new_zeros(people, class_embeddings.shape[1]).index_add(0, person, class_embeddings)
-    return means / person.bincount(minlength=people).unsqueeze(1)
+    means = class_embeddings.new_zeros(people, class_embeddings.shape[1]).index_add_(0, person, class_embeddings)
+    return means.div_(person.bincount(minlength=people).unsqueeze(1))

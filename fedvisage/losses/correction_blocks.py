@@ -40,12 +40,6 @@ class Layout(NamedTuple):
     held: Tensor
     """(R, 4): anchors from..to are held by the party whose rows are from..to."""
 
-    def restore(self, gradient: Tensor) -> Tensor:
-        """A tensor of ordered rows (C, d) in the order the rows were given in."""
-        if self.order is None:
-            return gradient
-        return torch.empty_like(gradient).index_copy_(0, self.order, gradient)
-
 
 def layout(class_embeddings: Tensor, owner: Tensor, identity: Tensor | None) -> Layout:
     """The rows by owner, and which stretches of them belong to the holders of which anchors."""
@@ -98,8 +92,8 @@ def gradient_correction_gradient(
     check_owner(class_embeddings, owner, identity)
     normal = constants(form, scale, margin)
     with without_autocast(class_embeddings):
-        place = layout(class_embeddings, owner, identity)
-        rows, anchors, length = place.rows, place.anchors, None
+        order, rows, anchors, held = layout(class_embeddings, owner, identity)
+        length = None
         if normal is not None:
             shared = anchors is not rows
             rows, length = unit_rows(rows)
@@ -116,14 +110,17 @@ def gradient_correction_gradient(
                 own = anchor.new_full((stop - start,), normal.own)
             buffer = buffer if len(buffer) else rows.new_empty(stop - start, len(rows))
             logits = torch.mm(anchor, rows.T, out=buffer[: stop - start])
-            for top, bottom, left, right in own_parties(place.held, start, stop):
+            for top, bottom, left, right in own_parties(held, start, stop):
                 logits[top:bottom, left:right] = -math.inf
             value, weights = softmax_weights(logits, own)
             total += value
             gradient.addmm_(logits.T, anchor * weights)
+        del buffer, logits
         if length is not None:
             through_unit(gradient, rows, length)
-        return ValueAndGradient(total, place.restore(gradient))
+        if order is not None:
+            gradient = torch.empty_like(gradient).index_copy_(0, order, gradient)
+        return ValueAndGradient(total, gradient)
 
 
 def own_parties(held: Tensor, start: int, stop: int) -> list[list[int]]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedvisage.core.errors import FedVisageError
-from fedvisage.training import hard_negatives as module
 from fedvisage.training.hard_negatives import hard_negatives, largest_cosines
+
+module = import_module("fedvisage.training.hard_negatives")
 
 
 def normal(seed: int, *shape: int) -> torch.Tensor:
