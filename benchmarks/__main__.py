@@ -22,6 +22,7 @@ ALL = (
     "clustering",
     "hard_negatives",
     "evaluation",
+    "momentum",
 )
 
 
