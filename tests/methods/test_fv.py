@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from small import Ran, close, faceset, federate, mean, network, put, random_head, work_locally
 
+import fedvisage as fv
 from fedvisage.build import resolve
 from fedvisage.config import Recipe, Training
 from fedvisage.core.codec import load_state
 from fedvisage.core.errors import FedVisageError
-from fedvisage.core.method import Context, Joined
+from fedvisage.core.method import WEIGHTINGS, Context, Joined
 from fedvisage.core.parcel import BACKBONE, BUFFERS
 from fedvisage.core.randomness import Streams
 from fedvisage.evaluation import kfold_accuracy, make_pairs
@@ -27,7 +28,8 @@ from fedvisage.federation import Event
 from fedvisage.methods.fedavg import FedPE
 from fedvisage.methods.fv import FV, FederatedValidation, choose, grid, move, moving
 from fedvisage.methods.pfm import PFM
-from fedvisage.privacy import read_ledger
+from fedvisage.planning import make_plan
+from fedvisage.privacy import declared_groups, read_ledger
 
 WORK = Training(batch_size=4, learning_rate=0.05, weight_decay=1e-3)
 PEOPLE = faceset(14, 4)
@@ -327,3 +329,24 @@ def test_a_group_of_validators_is_enough_and_the_resolved_recipe_spells_everythi
     recipe = resolve(Recipe.model_validate({"partition": {"groups": groups}, "weighting": {"name": "fv"}}))
     assert recipe.weighting["candidates"] == 3
     assert recipe.weighting["smoothing"] == 0.01
+
+
+def test_a_plan_counts_validators_apart_and_the_backbones_the_server_holds() -> None:
+    recipe = fv.load_recipe("pfm-fv")
+    plan, plain = make_plan(recipe), make_plan(recipe.model_copy(update={"weighting": {"name": "equal"}}))
+    sizes = {
+        row["group"]: row["bytes"] for row in plan["wire"] if row["phase"] == "train" and row["direction"] == "down"
+    }
+    model = sizes[BACKBONE] + sizes[BUFFERS]
+    trained = 48 * 3 * (model + sizes["optimiser"] + model + 16) + 3 * 16
+    candidates, maps, on_a_map = 48 * 3, 2, 15
+    judged = 2 * (candidates + maps * on_a_map) * (model + 8) + 2 * 16
+    assert plan["totals"]["run"] == trained + judged
+    assert plan["totals"]["down"] == plain["totals"]["down"] == model + sizes["optimiser"]
+    assert plan["memory"]["server"] - plain["memory"]["server"] == 3 * model
+
+
+def test_the_table_of_what_leaves_says_that_the_server_sees_each_backbone() -> None:
+    up = declared_groups([FedPE(), SEARCH])["train"]["up"]
+    assert up[BACKBONE] == up[BUFFERS] == "weighted_sum, each seen"
+    assert declared_groups([FedPE(), WEIGHTINGS["equal"]()])["train"]["up"][BACKBONE] == "weighted_sum"
