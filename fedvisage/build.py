@@ -209,8 +209,11 @@ def freeze(model: Backbone, recipe: Recipe, frozen: Mapping[str, torch.Tensor] |
 
 def prepare_faces(recipe: Recipe, model: Backbone, faces: FaceSet, partition: Partition, folder: Path) -> FaceSet:
     """The faces, with what the network's frozen stages make of them computed into `folder`."""
-    if not model.cut or not recipe.backbone.cache:
+    kept = recipe.backbone.cache
+    if not model.cut or not kept:
         return faces
+    if isinstance(kept, str):
+        return with_features(model, faces, np.arange(len(faces)), Path(kept))
     shares = partition.parties.values()
     own = (share.train + share.held_out for share in shares)
     used = itertools.chain(partition.public, partition.test, partition.validation, *own)

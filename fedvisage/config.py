@@ -138,8 +138,9 @@ class Backbone(Section):
     """A trained model to start from: `dlib`, a model file or a run's folder."""
     train_from: str | None = None
     """The first stage that is trained; those before it stay as they are, and only the rest travels."""
-    cache: bool = True
-    """Whether the frozen stages run once per image and its mirror image, or in every step."""
+    cache: bool | str = True
+    """Whether the frozen stages run once per image and its mirror image, or in every step; a folder keeps the results
+    of all images of the face set for other runs."""
 
 
 class Training(Section):

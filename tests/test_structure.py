@@ -25,7 +25,7 @@ EVERYTHING = {
     "federation",
     "report",
 }
-TOP = {"build", "pipeline", "protocols", "scoring", "planning", "studies"}
+TOP = {"build", "export", "pipeline", "planning", "protocols", "recognise", "scoring", "studies"}
 
 MAY_IMPORT = {
     "config": {"core.errors"},

@@ -15,6 +15,7 @@ from PIL import Image
 from rich.console import Console
 from rich.progress import Progress
 
+from fedvisage.cli.align import align_command
 from fedvisage.cli.output import Json, show_json, show_table
 from fedvisage.cli.run import Changes, RecipeArgument
 from fedvisage.config import load_recipe, parse_change
@@ -30,6 +31,7 @@ from fedvisage.faces.sheet import contact_sheet
 from fedvisage.faces.synthetic import DEFAULT_DOMAIN, SyntheticFaces
 
 app = typer.Typer(no_args_is_help=True)
+app.command("align")(align_command)
 
 Size = Annotated[int, typer.Option(help="Width and height in pixels.")]
 Seed = Annotated[int, typer.Option(help="Seed of the generator.")]

@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from fedvisage.cli import cluster, data, evaluate, listings, plan, report, run, study
+from fedvisage.cli import cluster, data, evaluate, export, listings, plan, recognise, report, run, study
 from fedvisage.core.errors import FedVisageError
 
 app = typer.Typer(
@@ -27,6 +27,11 @@ app.command("report")(report.report_command)
 app.command("plan")(plan.plan_command)
 app.command("methods")(listings.methods_command)
 app.command("models")(listings.models_command)
+app.command("verify")(recognise.verify_command)
+app.command("enrol")(recognise.enrol_command)
+app.command("identify")(recognise.identify_command)
+app.command("export")(export.export_command)
+app.command("calibrate")(recognise.calibrate_command)
 app.add_typer(study.app, name="study", help="Reproduce a paper's tables and figures.")
 app.add_typer(data.app, name="data", help="Make, look at and describe face data.")
 
