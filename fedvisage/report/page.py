@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedvisage.core.codec import write_atomically
+from fedvisage.core.phase import VALIDATOR
 from fedvisage.report import results, separation, tables, weighting, words
 from fedvisage.report.crossings import Crossings, sum_up
 from fedvisage.report.folder import RunFiles, existing, read_run
@@ -80,10 +81,12 @@ def _summary(run: RunFiles, models: list[words.Model]) -> str:
 
 
 def _facts(run: RunFiles, crossings: Crossings) -> list[tuple[str, str]]:
-    shares = run.partition.parties.values()
+    shares = [share for share in run.partition.parties.values() if share.role != VALIDATOR]
+    validators = len(run.partition.parties) - len(shares)
     missing = sum(map(len, run.metrics.absent.values()))
     return [
         ("Parties", words.number(len(shares))),
+        *([("Validators", words.number(validators))] if validators else []),
         ("Rounds", words.number(run.recipe.federation.rounds)),
         ("Private training images", words.number(sum(len(share.train) for share in shares))),
         ("Left a party, at most", words.size(crossings.most_up)),

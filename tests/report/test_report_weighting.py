@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 from xml.etree import ElementTree
 
@@ -37,6 +38,17 @@ def test_the_weights_are_lines_over_rounds_and_said_in_words(folder: RunFolder) 
     assert "How much each party counts" in page.text
     label = "Weights of the parties per round. In the end: ann 20.0%, bob 30.0% and cat 50.0%."
     assert label in [attributes.get("aria-label") for tag, attributes in page.tags if tag == "svg"]
+
+
+def test_validators_are_no_parties_that_train(folder: RunFolder) -> None:
+    before = folder.page().text
+    share = {"role": "validator", "identities": ["v", "w"], "train": list(range(900, 950)), "held_out": []}
+    folder.partition["parties"]["judge"] = share
+    after = folder.page().text
+    assert "Validators 1" in after
+    for fact in ("Parties", "Private training images"):
+        (first,), (second,) = (re.findall(rf"{fact} ([\d,]+)", text) for text in (before, after))
+        assert first == second
 
 
 def test_of_many_parties_those_that_count_most_are_drawn(folder: RunFolder) -> None:
