@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import platform
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +32,8 @@ from fedvisage.build import (
     prepare_faces,
     resolve,
 )
-from fedvisage.config import Recipe, load_recipe, to_toml
+from fedvisage.config import Federation as FederationSettings
+from fedvisage.config import Recipe, load_recipe
 from fedvisage.core.codec import State, load_state, save_state, write_atomically
 from fedvisage.core.errors import FedVisageError
 from fedvisage.core.method import Party
@@ -43,12 +41,14 @@ from fedvisage.core.parcel import BACKBONE, BUFFERS, PUBLIC_EMBEDDINGS, Parcel, 
 from fedvisage.core.phase import TRAINER
 from fedvisage.core.randomness import Streams
 from fedvisage.core.weights import COUNTER, Weights, snapshot
+from fedvisage.deploy.hosting import Hosting, noted, open_hosting
 from fedvisage.faces.faceset import Faces
-from fedvisage.faces.partition import Partition, PartyFaces, Share, make_partition
-from fedvisage.federation import Event, Federation, Observe, StateStore, extra_trackers
+from fedvisage.faces.partition import Partition, PartyFaces, Share, hosted_partition, make_partition
+from fedvisage.federation import Event, Federation, Observe, StateStore, Transport, extra_trackers
 from fedvisage.methods.fedavg import EMBEDDINGS, FedAvg, mean_embeddings
 from fedvisage.models import load_model, personalised, save_model
 from fedvisage.report import write_report
+from fedvisage.runfolder import prepare_folder
 from fedvisage.scoring import Score, TestSet, headline
 from fedvisage.training import choose_device
 
@@ -89,25 +89,30 @@ def run(
     *,
     resume: bool = False,
     fresh: bool = False,
+    on: str | Path | None = None,
     watch: Watch = lambda event: None,
 ) -> RunResult:
-    """Run a recipe in the folder `out`; `resume` goes on with what is there, `fresh` removes it first."""
+    """Run a recipe in the folder `out`; `resume` goes on with what is there, `fresh` removes it first.
+
+    `on` is the folder of a federation of real hosts (`fedvisage deploy`); without it all parties are in this process.
+    """
     recipe = resolve(load_recipe(recipe) if isinstance(recipe, str | Path) else recipe)
-    folder = _prepare_folder(Path(out) if out else Path("runs") / recipe.name, recipe, resume, fresh)
+    folder = prepare_folder(Path(out) if out else Path("runs") / recipe.name, recipe, resume, fresh)
     finished = folder / EVALUATION
     if not finished.exists():
-        with _threads(recipe.federation.threads):
-            scores = _open(recipe, folder, watch, keep=resume).execute()
+        hosts = Path(on) if on else None
+        with _threads(recipe.federation.threads), _open(recipe, folder, watch, hosts, keep=resume) as work:
+            scores = work.execute()
         write_atomically(finished, [json.dumps(scores, indent=1).encode()])
         shutil.rmtree(folder / CACHE, ignore_errors=True)
     write_report(folder)
     return RunResult(folder, json.loads(finished.read_text())["models"])
 
 
-def _open(recipe: Recipe, folder: Path, watch: Watch, keep: bool) -> _Run:
+def _open(recipe: Recipe, folder: Path, watch: Watch, on: Path | None, keep: bool) -> _Run:
     """The run, ready to begin; where it cannot even begin, nothing of it stays behind."""
     try:
-        return _Run(recipe, folder, watch)
+        return _Run(recipe, folder, watch, open_hosting(on, recipe, folder))
     except FedVisageError:
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
@@ -119,8 +124,8 @@ def _open(recipe: Recipe, folder: Path, watch: Watch, keep: bool) -> _Run:
 class _Run:
     """The stages of one run."""
 
-    def __init__(self, recipe: Recipe, folder: Path, watch: Watch) -> None:
-        self.recipe, self.folder, self.watch = recipe, folder, watch
+    def __init__(self, recipe: Recipe, folder: Path, watch: Watch, hosting: Hosting | None) -> None:
+        self.recipe, self.folder, self.watch, self.hosting = recipe, folder, watch, hosting
         self.streams = Streams(recipe.seed)
         self.faces = open_faces(recipe, folder / CACHE)
         self.partition = self._partition()
@@ -136,6 +141,13 @@ class _Run:
     def _people(self, images: Sequence[int]) -> TestSet | None:
         """A set of people to score models on; None without images."""
         return TestSet(Faces(self.faces, images), self.recipe.evaluation, self.streams) if images else None
+
+    def __enter__(self) -> _Run:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.hosting:
+            self.hosting.close()
 
     def execute(self) -> dict[str, Any]:
         """All stages; the contents of evaluation.json."""
@@ -159,7 +171,11 @@ class _Run:
             partition = Partition.load(path)
             partition.check(self.faces.labels)
             return partition
-        partition = make_partition(self.faces, self.recipe.partition, self.streams.child("partition"))
+        settings, streams = self.recipe.partition, self.streams.child("partition")
+        if self.hosting:
+            partition = hosted_partition(self.faces, settings, self.hosting.deployment.roles, streams)
+        else:
+            partition = make_partition(self.faces, settings, streams)
         partition.save(path, self.faces.names, self.faces.labels)
         return partition
 
@@ -233,8 +249,7 @@ class _Run:
         if parts.method.pools:
             partition = partition.pooled()
             settings = settings.model_copy(update={"threads_per_party": settings.threads, "workers": 1})
-        maker = HostMaker(recipe, parts.components, partition, self.folder, folder)
-        transport = make_transport(maker, settings, len(partition.parties))
+        transport = self._transport(parts, partition, settings, folder, label)
         try:
             federation = Federation(
                 parts.method,
@@ -259,9 +274,19 @@ class _Run:
         save_model(folder / "model.safetensors", self.model, {"recipe": recipe.name, "method": label})
         score = self.test.score(self.model) if self.test and not parts.method.has_no_global_model else None
         personal = self._personal_models(parts, server, book.generations, folder)
-        if self.test and parts.method.has_no_global_model:
+        if self.test and parts.method.has_no_global_model and personal:
             score = self._score_parties(personal, self.test)
         return {label: score} if score else {}
+
+    def _transport(
+        self, parts: Parts, partition: Partition, settings: FederationSettings, folder: Path, label: str
+    ) -> Transport:
+        """The way to the parties: to their hosts, or within this machine."""
+        if self.hosting:
+            public = Faces(self.faces, partition.public)
+            return self.hosting.transport(label, public, settings, noted(folder, self.watch))
+        maker = HostMaker(self.recipe, parts.components, partition, self.folder, folder)
+        return make_transport(maker, settings, len(partition.parties))
 
     def _observer(self) -> Observe | None:
         every = self.recipe.evaluation.every
@@ -279,7 +304,9 @@ class _Run:
     def _personal_models(
         self, parts: Parts, server: State, generations: Mapping[str, str], folder: Path
     ) -> dict[str, Path]:
-        """Each party's own model as a file of its own, where the method gives it one."""
+        """Each party's own model as a file of its own, where the method gives it one; real hosts keep theirs."""
+        if self.hosting:
+            return {}
         store, paths = StateStore(folder / "parties"), {}
         for party, generation in sorted(generations.items()):
             state = store.load(party, generation)
@@ -313,64 +340,6 @@ class _Run:
         tar = {far: float(np.mean([score["tar"][far] for score in scores.values()])) for far in fars}
         parties = {party: {k: v for k, v in score.items() if k != "histogram"} for party, score in scores.items()}
         return {**spread, "tar": tar, "parties": parties}
-
-
-def environment() -> dict[str, Any]:
-    """What results may depend on besides the recipe."""
-    packages = ("fedvisage", "torch", "numpy", "pillow", "pydantic", "safetensors")
-    return {
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "processor": _processor(),
-        "cores": os.cpu_count(),
-        "gpus": [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())],
-        "packages": {name: version(name) for name in packages},
-    }
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor()
-
-
-def _prepare_folder(folder: Path, recipe: Recipe, resume: bool, fresh: bool) -> Path:
-    saved = folder / "recipe.toml"
-    if fresh and saved.exists():
-        shutil.rmtree(folder)
-    if folder.exists() and not folder.is_dir():
-        raise FedVisageError(f"{folder} is a file; a run needs a folder")
-    if folder.exists() and any(folder.iterdir()):
-        if not resume:
-            raise FedVisageError(
-                f"{folder} is not empty: resume it (--resume), start over (--fresh) or choose another --out"
-            )
-        if not saved.exists():
-            raise FedVisageError(f"{folder} holds no run to resume: recipe.toml is missing")
-        _check_same_recipe(saved, recipe)
-        return folder
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FedVisageError(f"cannot create {folder}: {error.strerror}") from error
-    write_atomically(folder / "environment.json", [json.dumps(environment(), indent=1).encode()])
-    write_atomically(saved, [to_toml(recipe).encode()])
-    return folder
-
-
-def _check_same_recipe(saved: Path, recipe: Recipe) -> None:
-    """A run goes on with the recipe it began with; only how it uses the machine may change."""
-    free = {"workers": 0, "timeout": None}
-
-    def comparable(one: Recipe) -> list[str]:
-        return to_toml(one.model_copy(update={"federation": one.federation.model_copy(update=free)})).splitlines()
-
-    before, now = comparable(load_recipe(saved)), comparable(recipe)
-    if before != now:
-        different = sorted(set(before) ^ set(now))
-        raise FedVisageError(f"{saved} was made with another recipe ({'; '.join(different[:4])}): use another --out")
 
 
 def _labelled(watch: Watch, label: str) -> Watch:

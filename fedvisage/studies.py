@@ -30,8 +30,9 @@ from fedvisage.core.codec import write_atomically
 from fedvisage.core.errors import FedVisageError, nearest
 from fedvisage.faces.importing import Report, Selection, read_source, write_source
 from fedvisage.federation import Event
-from fedvisage.pipeline import EVALUATION, environment, run
+from fedvisage.pipeline import EVALUATION, run
 from fedvisage.privacy import read_ledger
+from fedvisage.runfolder import environment
 from fedvisage.scoring import headline
 
 SCALES = ("laptop", "paper", "smoke")

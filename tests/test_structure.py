@@ -25,7 +25,7 @@ EVERYTHING = {
     "federation",
     "report",
 }
-TOP = {"build", "export", "pipeline", "planning", "protocols", "recognise", "scoring", "studies"}
+TOP = {"build", "export", "pipeline", "planning", "protocols", "recognise", "scoring", "studies", "deploy", "runfolder"}
 
 MAY_IMPORT = {
     "config": {"core.errors"},

@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from fedvisage.cli import cluster, data, evaluate, export, listings, plan, recognise, report, run, study
+from fedvisage.cli import cluster, data, deploy, evaluate, export, listings, party, plan, recognise, report, run, study
 from fedvisage.core.errors import FedVisageError
 
 app = typer.Typer(
@@ -33,6 +33,8 @@ app.command("identify")(recognise.identify_command)
 app.command("export")(export.export_command)
 app.command("calibrate")(recognise.calibrate_command)
 app.add_typer(study.app, name="study", help="Reproduce a paper's tables and figures.")
+app.add_typer(deploy.app, name="deploy", help="Make and run a federation of real hosts.")
+app.add_typer(party.app, name="party", help="What a party's operator needs.")
 app.add_typer(data.app, name="data", help="Make, look at and describe face data.")
 
 

@@ -26,6 +26,7 @@ def run_command(
     changes: Changes = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Remove an earlier run in the folder first.")] = False,
+    on: Annotated[Path | None, typer.Option(help="A federation's folder: run on its hosts (see `deploy`).")] = None,
     as_json: Json = False,
 ) -> None:
     """Run a recipe: prepare faces, train, compare, score, and write a run folder with a report page."""
@@ -33,7 +34,7 @@ def run_command(
         raise FedVisageError("--resume and --fresh contradict each other")
     chosen = load_recipe(recipe, dict(map(parse_change, changes or [])))
     with ProgressBars(quiet=as_json) as bars:
-        result = run(chosen, out, resume=resume, fresh=fresh, watch=bars.watch)
+        result = run(chosen, out, resume=resume, fresh=fresh, on=on, watch=bars.watch)
     if as_json:
         show_json({"folder": str(result.folder), "report": str(result.report_path), "models": result.scores})
         return
@@ -65,6 +66,9 @@ class ProgressBars:
     def watch(self, event: Event) -> None:
         """Show an event."""
         note = "  ".join(f"{name} {value:.3f}" for name, value in event.numbers.items() if name not in _COUNTS)
+        if event.kind == "note":
+            self._console.print(f"  round {event.round}, {event.phase}: {event.verdict}", markup=False)
+            return
         if event.verdict:
             self._console.print(f"  {event.party} not counted in round {event.round}: {event.verdict}", markup=False)
         if event.kind == "absorbed" and not self._live:

@@ -94,12 +94,17 @@ def layout_bytes(shapes: Layout) -> int:
     return sum(math.prod(shape) * dtype.itemsize for shape, dtype in shapes.values())
 
 
-def encode(parcel: Parcel, groups: Iterable[str] | None = None) -> bytes:
-    """A parcel (or only some of its groups) as bytes."""
+def pieces(parcel: Parcel, groups: Iterable[str] | None = None) -> list[bytes | memoryview]:
+    """A parcel (or only some of its groups) as bytes in pieces, which look into its tensors."""
     chosen = {name: parcel.tensors[name] for name in (parcel.tensors if groups is None else groups)}
     tensors, rest = flatten(chosen)
     head = {"statistics": parcel.statistics, "stamp": parcel.stamp, "generation": parcel.generation, "tensors": rest}
-    return b"".join(pack(tensors, {"parcel": json.dumps(head)}))
+    return pack(tensors, {"parcel": json.dumps(head)})
+
+
+def encode(parcel: Parcel, groups: Iterable[str] | None = None) -> bytes:
+    """A parcel (or only some of its groups) as bytes."""
+    return b"".join(pieces(parcel, groups))
 
 
 def decode(buffer: bytearray) -> Parcel:

@@ -7,7 +7,8 @@ before anybody is drawn. Then each person's images are shared out.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ from fedvisage.faces.faceset import FaceSet, Indices
 from fedvisage.faces.pool import Pool
 from fedvisage.faces.shares import Partition, PartyFaces, Share, party_faces
 
-__all__ = ["Partition", "PartyFaces", "Share", "make_partition", "party_faces"]
+__all__ = ["Partition", "PartyFaces", "Share", "hosted_partition", "make_partition", "party_faces"]
 
 
 def make_partition(faces: FaceSet, settings: Settings, streams: Streams) -> Partition:
@@ -32,12 +33,7 @@ def make_partition(faces: FaceSet, settings: Settings, streams: Streams) -> Part
         return partition
     pool = Pool(faces, streams, settings.exclude, settings.min_images)
     groups = _groups(settings, faces.domains)
-    asked: dict[str, Part] = {"public": settings.public, "test": settings.test, "validation": settings.validation}
-    asked |= {f"groups.{name}": group for name, group in groups.items()}
-    named = {part: pool.take(who, part) for part, who in asked.items() if _is_named(who)}
-    public, test, validation = (
-        named[part] if part in named else pool.take(asked[part], part) for part in ("public", "test", "validation")
-    )
+    named, public, test, validation = _reserve(pool, settings, groups)
     parties: dict[str, Share] = {}
     for number in range(settings.validators):
         people = pool.take(settings.identities_per_validator, "validators")
@@ -57,6 +53,30 @@ def make_partition(faces: FaceSet, settings: Settings, streams: Streams) -> Part
     )
     partition.check(faces.labels)
     return partition
+
+
+def hosted_partition(faces: FaceSet, settings: Settings, roles: Mapping[str, str], streams: Streams) -> Partition:
+    """The same public, test and validation people, for parties whose images are on hosts of their own."""
+    parties = {name: Share(role, ()) for name, role in roles.items()}
+    if settings.file is not None:
+        return replace(Partition.load(Path(settings.file)), parties=parties)
+    pool = Pool(faces, streams, settings.exclude, settings.min_images)
+    _, public, test, validation = _reserve(pool, settings, _groups(settings, faces.domains))
+    kept = pool.gather(validation), pool.probes(test, settings.probes)
+    return Partition(pool.gather(public, settings.max_images), pool.gather(test), parties, *kept)
+
+
+def _reserve(
+    pool: Pool, settings: Settings, groups: Mapping[str, Group]
+) -> tuple[dict[str, list[int]], list[int], list[int], list[int]]:
+    """Take who is asked for by name or fold, then draw the public, the test and the validation people."""
+    asked: dict[str, Part] = {"public": settings.public, "test": settings.test, "validation": settings.validation}
+    asked |= {f"groups.{name}": group for name, group in groups.items()}
+    named = {part: pool.take(who, part) for part, who in asked.items() if _is_named(who)}
+    public, test, validation = (
+        named[part] if part in named else pool.take(asked[part], part) for part in ("public", "test", "validation")
+    )
+    return named, public, test, validation
 
 
 def _is_named(who: Part) -> bool:

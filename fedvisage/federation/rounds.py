@@ -39,7 +39,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Event:
-    """Something happened: `planned`, `answer`, `absorbed` or `saved`. For progress bars and tests."""
+    """Something happened: `planned`, `answer`, `absorbed`, `saved` or `note`. For progress bars and tests."""
 
     kind: str
     round: int

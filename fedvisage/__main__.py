@@ -1,0 +1,5 @@
+"""`python -m fedvisage`: the same as the `fedvisage` command."""
+
+from fedvisage.cli import main
+
+main()

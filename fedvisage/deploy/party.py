@@ -1,0 +1,113 @@
+"""A party's folder, which its operator owns: faces, public faces, policy, private state and the log of what was sent.
+
+party.toml      name, role, where the faces are, and the policy
+faces/          the party's people, as `fedvisage data` writes them
+split.json      optional: which images to train on (`train`) and which to hold out (`held_out`), by number
+public/         public people, where a method needs them at parties
+state/RUN/      private state, in generations
+log/RUN.jsonl   every parcel that came and every one that left
+log/party.log   what was agreed to and what was refused
+site/           the start-up kit: certificate, key and the site's configuration
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import tomllib
+from pathlib import Path
+
+from fedvisage.config import Section, to_toml, validated
+from fedvisage.core.codec import write_atomically
+from fedvisage.core.errors import FedVisageError
+from fedvisage.core.phase import TRAINER
+from fedvisage.faces.faceset import FaceSet, open_faceset
+from fedvisage.privacy import Policy
+
+SETTINGS = "party.toml"
+SPLIT = "split.json"
+
+
+class Settings(Section):
+    """party.toml."""
+
+    name: str
+    role: str = TRAINER
+    faces: str = "faces"
+    """Folder of the party's people; below the party's folder unless absolute."""
+    public: str = "public"
+    """Folder of public people; it need not be there."""
+    policy: Policy = Policy()
+
+
+class PartyFolder:
+    """The folder of one party."""
+
+    def __init__(self, folder: Path, settings: Settings) -> None:
+        self.folder, self.settings = folder.absolute(), settings
+
+    @property
+    def policy(self) -> Policy:
+        """What may leave."""
+        return self.settings.policy
+
+    @property
+    def log(self) -> Path:
+        """Where the party writes down what it does."""
+        return self.folder / "log"
+
+    def faces(self) -> FaceSet:
+        """The party's people."""
+        return open_faceset(self.folder / self.settings.faces)
+
+    def public(self) -> FaceSet | None:
+        """Public people, if the operator installed any."""
+        path = self.folder / self.settings.public
+        return open_faceset(path) if path.is_dir() else None
+
+    def split(self, count: int) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+        """Which images to train on and which to hold out, where the folder says so."""
+        path = self.folder / SPLIT
+        if not path.exists():
+            return None
+        try:
+            table = json.loads(path.read_text("utf-8"))
+            train, held_out = tuple(table["train"]), tuple(table["held_out"])
+            sound = all(type(image) is int and 0 <= image < count for image in train + held_out)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise FedVisageError(f"cannot read {path}: {error}") from None
+        if not sound or len({*train, *held_out}) != len(train) + len(held_out):
+            raise FedVisageError(f"{path} names images twice, or beyond the {count:,} there are")
+        return train, held_out
+
+    def state(self, run: str) -> Path:
+        """Private state of one run."""
+        return self.folder / "state" / run
+
+    def note(self, text: str) -> None:
+        """Write a line into the party's log."""
+        self.log.mkdir(parents=True, exist_ok=True)
+        with (self.log / "party.log").open("a", encoding="utf-8") as file:
+            file.write(f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {text}\n")
+
+    def save(self) -> None:
+        """Write party.toml."""
+        write_atomically(self.folder / SETTINGS, [_HEAD.encode(), to_toml(self.settings).encode()])
+
+
+_HEAD = """# This party's own settings and policy. Its operator decides; nobody else can change them from afar.
+# policy.groups: what may leave. class_embeddings.private are templates of this party's people.
+# policy.require: protections without which this party takes no part.
+"""
+
+
+def open_party_folder(folder: Path) -> PartyFolder:
+    """The party in a folder."""
+    path = folder / SETTINGS
+    if not path.is_file():
+        raise FedVisageError(f"no party in {folder}: {SETTINGS} is missing")
+    try:
+        table = tomllib.loads(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise FedVisageError(f"cannot read {path}: {error}") from None
+    return PartyFolder(folder, validated(Settings, table, str(path)))

@@ -1,0 +1,286 @@
+"""The NVFlare transport, as the round loop sees it: exchanges that survive the death of a job, a site or the server.
+
+A job is opened when the first parcel is to be sent. Where it is lost, another is submitted and only the answers that
+are still missing are asked for again. A party that gives no answer is left out until its site is connected again; the
+next exchange then opens a new job, with it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fedvisage.core.errors import FedVisageError
+from fedvisage.core.parcel import Parcel, Stamp, decode, pieces
+from fedvisage.federation.nvflare.console import Console, Unreachable, patiently
+from fedvisage.federation.nvflare.jobs import write_job
+from fedvisage.federation.nvflare.link import Closed, Link, Listener
+from fedvisage.federation.nvflare.wire import PREPARE, own_groups, shared_groups
+from fedvisage.federation.transport import Failure
+
+NOT_CONNECTED = "its site is not connected"
+MOST_LOSSES = 6
+"""Jobs lost in one exchange before the run gives up."""
+POISONED = 3
+"""Jobs that one party's process may bring down in one exchange before the party is left out of it."""
+
+Note = Callable[[Stamp, str], None]
+
+
+@dataclass(frozen=True)
+class Station:
+    """Where the run meets the federation: the server's folder on this host, and who belongs to it."""
+
+    folder: Path
+    console: Console
+    parties: tuple[str, ...]
+    silence: float = 30.0
+    """Seconds without a sign of life after which a party's process is given up."""
+    patience: float = 600.0
+    """Seconds to wait for a server that does not answer."""
+    gather: float = 60.0
+    """Seconds to wait for sites that are not connected, at the start and after the server was away."""
+
+
+class Lost(Exception):
+    """The job has gone."""
+
+
+@dataclass
+class _Job:
+    """A job as the run sees it."""
+
+    id: str
+    link: Link
+    sites: frozenset[str]
+    prepared: dict[str, str] = field(default_factory=dict)
+    """Sites that were told of the run, with why they refused, if they did."""
+    stuck: dict[str, str] = field(default_factory=dict)
+    """Sites that gave no answer, with the reason; nothing more is asked of them in this job."""
+    tasks: int = 0
+
+    def send(self, party: str, phase: str, payload: list[bytes | memoryview]) -> int:
+        self.tasks += 1
+        try:
+            self.link.send({"kind": "task", "task": self.tasks, "party": party, "phase": phase}, payload)
+        except Closed as error:
+            raise Lost(str(error)) from error
+        return self.tasks
+
+    def share(self, payload: list[bytes | memoryview]) -> None:
+        try:
+            self.link.send({"kind": "shared"}, payload)
+        except Closed as error:
+            raise Lost(str(error)) from error
+
+    def collect(self, numbers: dict[int, str], timeout: float | None) -> Iterator[tuple[str, bytearray | Failure]]:
+        """Answers to tasks as they arrive; who is late after `timeout` seconds has failed."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while numbers:
+            try:
+                left = None if deadline is None else max(0.001, deadline - time.monotonic())
+                header, payload = self.link.receive(left)
+            except TimeoutError:
+                yield from self._too_late(numbers, timeout)
+                return
+            except (Closed, ValueError, KeyError) as error:
+                raise Lost(str(error)) from error
+            party = numbers.pop(int(header.get("task", -1)), None)
+            if party is None:
+                continue
+            if header["kind"] == "answer":
+                yield party, payload
+                continue
+            if header.get("gone"):
+                self.stuck[party] = str(header["reason"])
+            yield party, Failure(str(header["reason"]))
+
+    def _too_late(self, numbers: dict[int, str], timeout: float | None) -> Iterator[tuple[str, Failure]]:
+        for number, party in sorted(numbers.items()):
+            self.stuck[party] = f"no answer within {timeout:g} s"
+            try:
+                self.link.send({"kind": "cancel", "task": number})
+            except Closed as error:
+                raise Lost(str(error)) from error
+            yield party, Failure(self.stuck[party])
+
+    def close(self) -> None:
+        with suppress(Closed):
+            self.link.send({"kind": "end"})
+        self.link.close()
+
+
+class NVFlare:
+    """Delivers parcels to the sites of a federation; see `Transport`. Several runs may use it one after the other."""
+
+    def __init__(self, station: Station) -> None:
+        self._station = station
+        self._listener = Listener(station.folder)
+        self._job: _Job | None = None
+        self._away: set[str] = set()
+        """Parties whose sites were not there when they were last looked for."""
+
+    def begin(self, prepare: Callable[[str], bytes], timeout: float | None, note: Note) -> None:
+        """A run begins: `prepare` gives the message that tells a party of it, `note` is told of lost jobs."""
+        self._prepare, self._timeout, self._note = prepare, timeout, note
+        if self._job is not None:
+            self._job.prepared.clear()
+
+    def exchange(self, parcels: Mapping[str, Parcel]) -> Iterator[tuple[str, Parcel | Failure]]:
+        """See `Transport.exchange`."""
+        waiting = dict(parcels)
+        stamp = next(iter(parcels.values())).stamp
+        self._renew(waiting, stamp)
+        losses: list[str] = []
+        while waiting:
+            job = None
+            try:
+                job = self._job or self._open(waiting)
+                for party, answer in self._ask(job, waiting):
+                    del waiting[party]
+                    yield party, answer
+            except Lost as reason:
+                culprit = self._lost(job, reason, stamp)
+                losses.append(culprit)
+                if culprit in waiting and losses.count(culprit) >= POISONED:
+                    del waiting[culprit]
+                    yield culprit, Failure(f"its process died {POISONED} times")
+                elif len(losses) >= MOST_LOSSES:
+                    raise FedVisageError(
+                        f"round {stamp.round}, {stamp.phase}: {MOST_LOSSES} jobs were lost ({reason}); see the logs of "
+                        "the server and its sites (fedvisage deploy logs), then go on with --resume"
+                    ) from None
+
+    def _ask(self, job: _Job, waiting: Mapping[str, Parcel]) -> Iterator[tuple[str, Parcel | Failure]]:
+        """Whatever can be had of this job, once for each of those waiting."""
+        reachable: dict[str, Parcel] = {}
+        yield from self._turn_away(job, waiting, reachable)
+        shared = shared_groups(reachable)
+        job.share(pieces(Parcel(shared)) if shared else [])
+        numbers = {
+            job.send(party, parcel.stamp.phase, pieces(parcel, own_groups(parcel, shared))): party
+            for party, parcel in reachable.items()
+        }
+        for party, answer in job.collect(numbers, self._timeout):
+            if isinstance(answer, Failure):
+                yield party, answer
+                continue
+            try:
+                yield party, decode(answer)
+            except ValueError as error:
+                yield party, Failure(f"its answer is {error}")
+
+    def _turn_away(
+        self, job: _Job, waiting: Mapping[str, Parcel], reachable: dict[str, Parcel]
+    ) -> Iterator[tuple[str, Failure]]:
+        """Failures of those who cannot be asked in this job; the others are made ready and put into `reachable`."""
+        new = [party for party in waiting if party in job.sites and party not in job.prepared | job.stuck]
+        if new:
+            job.share([])
+            numbers = {job.send(party, PREPARE, [self._prepare(party)]): party for party in new}
+            for party, answer in job.collect(numbers, self._timeout):
+                job.prepared[party] = answer.reason if isinstance(answer, Failure) else ""
+        for party, parcel in list(waiting.items()):
+            if party not in job.sites:
+                yield party, Failure(NOT_CONNECTED)
+            elif reason := job.stuck.get(party) or job.prepared[party]:
+                yield party, Failure(reason)
+            else:
+                reachable[party] = parcel
+
+    def _renew(self, asked: Mapping[str, Parcel], stamp: Stamp) -> None:
+        """Give up a job that lacks a party which could take part in a new one."""
+        if self._job is None:
+            return
+        lacking = {party for party in asked if party not in self._job.sites or party in self._job.stuck}
+        if not lacking:
+            return
+        try:
+            back = lacking & self._station.console.connected()
+        except Unreachable:
+            return
+        if back:
+            self._note(stamp, f"{', '.join(sorted(back))} can be asked again: a new job is submitted")
+            self._end_job()
+
+    def _open(self, asked: Mapping[str, Parcel]) -> _Job:
+        """Submit a job to the sites that are there, and wait for its controller to call."""
+        station, console = self._station, self._station.console
+        what = "submitting the job"
+        patiently(console.abort_ours, station.patience, what)
+        sites = self._gather(asked)
+        folder = station.folder / "job"
+        try:
+            number = patiently(
+                lambda: console.submit(write_job(folder, sorted(sites), station.silence)), station.patience, what
+            )
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        link, present = self._hear(number)
+        self._job = _Job(number, link, frozenset(present))
+        self._away = set(station.parties) - self._job.sites
+        return self._job
+
+    def _gather(self, asked: Mapping[str, Parcel]) -> set[str]:
+        """The sites that are connected, after waiting a while for those that should be."""
+        station = self._station
+        give_up = time.monotonic() + station.gather
+        members = set(station.parties)
+        while True:
+            there = patiently(station.console.connected, station.patience, "looking for the sites") & members
+            if there >= set(asked) - self._away or time.monotonic() > give_up:
+                break
+            time.sleep(0.5)
+        if not there:
+            raise FedVisageError("no site is connected to the federation's server; start the parties, then --resume")
+        return there
+
+    def _hear(self, number: str) -> tuple[Link, set[str]]:
+        give_up = time.monotonic() + 120
+        while True:
+            try:
+                link = self._listener.accept(2.0)
+                header, _ = link.receive(30.0)
+            except (TimeoutError, Closed):
+                self._still_there(number, give_up)
+                continue
+            if header.get("job") == number:
+                return link, set(header["sites"])
+            link.close()
+
+    def _still_there(self, number: str, give_up: float) -> None:
+        try:
+            status = self._station.console.status(number)
+        except Unreachable as error:
+            raise Lost(f"the server does not answer: {error}") from error
+        if status.startswith("FINISHED") or time.monotonic() > give_up:
+            raise Lost(f"the job did not start: {status}")
+
+    def _lost(self, job: _Job | None, reason: Lost, stamp: Stamp) -> str:
+        """Let go of a lost job; the party that brought it down, as far as one can tell."""
+        self._end_job()
+        culprit = ""
+        if job is not None:
+            for _ in range(10):
+                culprit = self._station.console.culprit(job.id)
+                if culprit:
+                    break
+                time.sleep(0.3)
+        why = f"the process of {culprit} ended" if culprit else str(reason)
+        self._note(stamp, f"the job was lost ({why}); another is submitted")
+        return culprit
+
+    def _end_job(self) -> None:
+        if self._job is not None:
+            self._job.close()
+            self._job = None
+
+    def close(self) -> None:
+        """End the job and listen no more."""
+        self._end_job()
+        self._listener.close()
+        self._station.console.close()

@@ -1,0 +1,107 @@
+"""What the tests with real hosts share: a small recipe, and what can be done to a federation's processes."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import fedvisage as fv
+from fedvisage.config import Recipe
+from fedvisage.core.parcel import PRIVATE_EMBEDDINGS
+from fedvisage.deploy.folder import Deployment
+from fedvisage.deploy.processes import end, running, start_one, up
+from fedvisage.privacy import Policy
+
+RECIPE = """
+name = "tiny"
+seed = 3
+
+[faces]
+size = 32
+identities = 12
+images_per_identity = 4
+
+[partition]
+test = 0
+parties = 3
+identities_per_party = 3
+public = 3
+held_out = 0.25
+
+[pretrain]
+epochs = 1
+batch_size = 8
+
+[training]
+batch_size = 4
+learning_rate = 0.02
+optimiser_state = "keep"
+
+[federation]
+rounds = 2
+workers = 1
+evaluate_every = 2
+keep_local = true
+
+[evaluation]
+pairs = 0
+"""
+EVERYTHING = Policy(groups=(*Policy().groups, PRIVATE_EMBEDDINGS))
+FAULTS = Path(__file__).parent / "faults"
+
+
+def recipe_with(folder: Path, changes: Mapping[str, Any] | None = None) -> Recipe:
+    path = folder / "recipe.toml"
+    path.write_text(RECIPE)
+    return fv.load_recipe(path, changes)
+
+
+@dataclass
+class Hosts:
+    """The federation, and what tests do to it."""
+
+    deployment: Deployment
+
+    @property
+    def folder(self) -> Path:
+        return self.deployment.folder
+
+    def faults(self, party: str, faults: Mapping[str, str]) -> None:
+        (self.deployment.party(party) / "fault.json").write_text(json.dumps(faults))
+
+    def kill(self, host: str, parent: bool = True) -> None:
+        """SIGKILL to a host's processes, or to those of its jobs only."""
+        import psutil
+
+        found = [one for one in running(self.deployment) if one.host == host and (parent or not one.parent)]
+        assert found, f"{host} does not run"
+        for one in sorted(found, key=lambda one: not one.parent):
+            psutil.Process(one.pid).kill()
+        end(found)
+
+    def start(self, host: str) -> None:
+        start_one(self.deployment, host)
+
+    def wait_connected(self, patience: float = 60) -> None:
+        up(self.deployment, patience)
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def absent(folder: Path) -> dict[tuple[str, int], dict[str, str]]:
+    return {(row["phase"], row["round"]): row["absent"] for row in rows(folder) if row.get("absent")}
+
+
+def eventually(what: Callable[[], bool], patience: float = 30.0) -> bool:
+    give_up = time.monotonic() + patience
+    while not what():
+        if time.monotonic() > give_up:
+            return False
+        time.sleep(0.2)
+    return True

@@ -1,0 +1,80 @@
+"""What a policy allows, objects to and refuses."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from fedvisage.core.method import METHODS
+from fedvisage.core.parcel import BACKBONE, GROUPS, PERSONAL, PRIVATE_EMBEDDINGS, STATISTICS, Parcel
+from fedvisage.methods.fedavg import FedAvg
+from fedvisage.privacy import Policy, Refused, declared_groups
+
+TRAVELLING = sorted(set(GROUPS) - {PERSONAL})
+
+
+def parcel(groups: set[str]) -> Parcel:
+    tensors = {group: {"x": torch.zeros(1)} for group in groups if group != STATISTICS}
+    return Parcel(tensors, {"loss": 1.0} if STATISTICS in groups else {})
+
+
+@given(allowed=st.sets(st.sampled_from(TRAVELLING)), sent=st.sets(st.sampled_from(TRAVELLING)))
+def test_an_answer_passes_exactly_if_every_group_in_it_may_leave(allowed: set[str], sent: set[str]) -> None:
+    policy = Policy(groups=tuple(sorted(allowed)))
+    if sent <= allowed:
+        policy.check(parcel(sent))
+    else:
+        with pytest.raises(Refused, match="may not leave this party; nothing was sent"):
+            policy.check(parcel(sent))
+
+
+@given(allowed=st.sets(st.sampled_from(TRAVELLING)), name=st.sampled_from(sorted(METHODS)))
+def test_it_objects_to_a_method_exactly_if_that_declares_a_group_which_may_not_leave(
+    allowed: set[str], name: str
+) -> None:
+    components = [METHODS[name]()]
+    declared = {group for phase in declared_groups(components).values() for group in phase["up"]}
+    found = Policy(groups=tuple(sorted(allowed))).objections(name, components, 1)
+    assert bool(found) == bool(declared - allowed)
+    assert all(any(group in line for line in found) for group in declared - allowed)
+
+
+def test_by_default_a_partys_people_stay() -> None:
+    shared = FedAvg(classifier="shared")
+    assert Policy().objections("fedavg", [FedAvg()], 10) == []
+    assert Policy().objections("fedavg", [shared], 10) == [
+        f"{PRIVATE_EMBEDDINGS} may not leave, and phase 'train' sends it"
+    ]
+
+
+def test_methods_and_rounds_are_limited() -> None:
+    policy = Policy(methods=("fedpe",), rounds=5)
+    assert policy.objections("fedpe", [FedAvg()], 5) == []
+    assert policy.objections("fedavg", [FedAvg()], 6) == [
+        "method 'fedavg' is not among fedpe",
+        "6 rounds are more than 5",
+    ]
+
+
+@pytest.mark.parametrize("demand", ["differential-privacy", "secure-aggregation"])
+def test_a_demand_that_cannot_be_met_is_a_refusal_and_never_ignored(demand: str) -> None:
+    found = Policy(require=(demand,)).objections("fedavg", [FedAvg()], 1)
+    assert found == [f"it demands {demand.replace('-', ' ')}, which this version cannot give"]
+
+
+@pytest.mark.parametrize(
+    ("table", "reason"),
+    [
+        ({"groups": ("backbon",)}, "did you mean 'backbone'"),
+        ({"groups": (PERSONAL,)}, "never leaves a party"),
+        ({"require": ("anonymity",)}, "unknown demand"),
+        ({"rounds": 0}, "greater than or equal to 1"),
+        ({"group": (BACKBONE,)}, "Extra inputs"),
+    ],
+)
+def test_a_policy_that_says_nothing_sensible_is_no_policy(table: dict[str, object], reason: str) -> None:
+    with pytest.raises(ValidationError, match=reason):
+        Policy.model_validate(table)
