@@ -9,6 +9,7 @@ each of the `COLUMNS` there are, and `faces.json` with the names of people and d
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from fedvisage.core.errors import FedVisageError
+from fedvisage.faces.npy import load_array, read_header
 from fedvisage.faces.records import EncodedImages
 from fedvisage.faces.records import Indices as Indices
 from fedvisage.faces.records import Pixels as Pixels
@@ -68,18 +70,14 @@ class FileImages:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            with path.open("rb") as file:
-                version = npy.read_magic(file)
-                read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-                shape, fortran, dtype = read(file)
-                self._offset = file.tell()
+            shape, fortran, dtype, self._offset, present = read_header(path)
         except (OSError, ValueError) as error:
             raise FedVisageError(f"cannot read images from {path}: {error}") from None
-        if len(shape) != 4 or min(shape) < 0 or shape[3] != 3 or fortran or dtype != np.uint8:
+        if len(shape) != 4 or shape[3] != 3 or fortran or dtype != np.uint8:
             raise FedVisageError(f"{path} holds {dtype} of shape {shape}; expected uint8 images (N, H, W, 3)")
         self._count, self._shape = shape[0], shape[1:]
-        self._row = int(np.prod(self._shape))
-        if path.stat().st_size < self._offset + self._count * self._row:
+        self._row = math.prod(self._shape)
+        if present < self._count * self._row:
             raise FedVisageError(f"{path} is truncated: it should hold {self._count:,} images")
         self._file = os.open(path, os.O_RDONLY)
 
@@ -264,9 +262,9 @@ def open_faceset(folder: Path) -> FaceSet:
         domains, encoded = tuple(map(str, table.get("domains", ()))), table.get("encoded")
         size = (int(encoded["height"]), int(encoded["width"])) if encoded else None
         present = [name for name in COLUMNS if name in table.get("columns", ())]
-        labels = np.load(folder / "labels.npy", allow_pickle=False)
-        columns = {name: np.load(folder / f"{name}.npy", allow_pickle=False) for name in present}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError) as error:
+        labels = load_array(folder / "labels.npy")
+        columns: dict[str, Any] = {name: load_array(folder / f"{name}.npy") for name in present}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise FedVisageError(f"cannot read the faces in {folder}: {error}") from None
     if version != FORMAT:
         raise FedVisageError(f"{folder} has format {version}; this version reads format {FORMAT}")

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from fedvisage.core.codec import write_atomically
 from fedvisage.core.errors import FedVisageError, nearest
+from fedvisage.faces.npy import load_array
 
 Column = NDArray[np.int64]
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
@@ -122,8 +123,8 @@ def open_list(folder: Path, name: str) -> Listing:
         raise FedVisageError(f"{folder} has no list '{name}': {nearest(name, table)}")
     kind = KINDS[table[name]]
     try:
-        rows: NDArray[Any] = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+        rows: NDArray[Any] = load_array(path)
+    except (OSError, ValueError) as error:
         raise FedVisageError(f"cannot read the list {path}: {error}") from None
     if rows.dtype != np.int64 or rows.ndim != 2 or rows.shape[1] != len(fields(kind)):
         raise FedVisageError(f"{path} does not hold {table[name]}: int64 of shape (n, {len(fields(kind))})")

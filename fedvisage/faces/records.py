@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from fedvisage.core.errors import FedVisageError
 from fedvisage.faces.decoding import MOST_BYTES, decode
+from fedvisage.faces.npy import read_header
 
 Indices = NDArray[np.int64]
 Pixels = NDArray[np.uint8]
@@ -35,18 +35,14 @@ class EncodedImages:
         self.path, self.size = folder / "images.bin", size
         index = folder / "offsets.npy"
         try:
-            with index.open("rb") as file:
-                npy.read_magic(file)
-                shape, _, dtype = npy.read_array_header_1_0(file)
-                self._start = file.tell()
-                indexed = os.fstat(file.fileno()).st_size
+            shape, _, dtype, self._start, indexed = read_header(index)
             self._bytes = self.path.stat().st_size
         except (OSError, ValueError) as error:
             raise FedVisageError(f"cannot read images from {folder}: {error}") from None
         if len(shape) != 1 or shape[0] < 1 or dtype != np.dtype("<u8"):
             raise FedVisageError(f"{index} holds {dtype} of shape {shape}; expected uint64 (N + 1,)")
         self._count = shape[0] - 1
-        if indexed < self._start + 8 * shape[0]:
+        if indexed < 8 * shape[0]:
             raise FedVisageError(f"{index} is truncated: it should know {self._count:,} images")
         self._index = os.open(index, os.O_RDONLY)
         self._file = os.open(self.path, os.O_RDONLY)
