@@ -23,6 +23,8 @@ ALL = (
     "hard_negatives",
     "evaluation",
     "momentum",
+    "importing",
+    "fuzzing",
 )
 
 

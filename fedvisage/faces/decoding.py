@@ -60,11 +60,14 @@ def decode(data: bytes) -> Pixels:
     return pixels_of(open_image(data))
 
 
+def may_be_turned(data: bytes) -> bool:
+    """Whether an encoded image says something of its camera, which comes at its beginning."""
+    return data.find(b"eXIf" if data[:1] == b"\x89" else b"Exif", 0, 1024) >= 0
+
+
 def upright(data: bytes) -> Pixels:
     """The pixels (H, W, 3) RGB of an encoded image, turned as the camera was held where it says so."""
-    if b"Exif\0\0" not in data[:65536]:
-        return decode(data)
-    return pixels_of(turned(open_image(data)))
+    return pixels_of(turned(open_image(data))) if may_be_turned(data) else decode(data)
 
 
 def turned(image: Image.Image) -> Image.Image:

@@ -28,6 +28,10 @@ _IN_A_BATCH = 8
 """Images decoded by one thread in one go; fewer than two batches are decoded where they are asked for."""
 
 
+BUFFER = 1 << 20
+"""Bytes collected before they are written."""
+
+
 class EncodedImages:
     """The records of a folder."""
 
@@ -101,7 +105,7 @@ class RecordWriter:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
-        self._file = (folder / "images.bin").open("wb")
+        self._file = (folder / "images.bin").open("wb", BUFFER)
         self._ends = bytearray(8)
         self._end = 0
 

@@ -14,7 +14,7 @@ from fedvisage.faces.importing.bins import read_bin
 from fedvisage.faces.importing.manifest import read_manifest, read_megaface
 from fedvisage.faces.importing.pairs import pair_files, read_cfp, read_folders, read_pairs, read_rfw
 from fedvisage.faces.importing.recordio import read_recordio
-from fedvisage.faces.importing.source import Source, images_in
+from fedvisage.faces.importing.source import Source, images_in, is_image
 from fedvisage.faces.importing.templates import read_ijb, read_ijba
 from fedvisage.faces.importing.tree import open_tree
 from fedvisage.faces.pool import read_names
@@ -107,7 +107,8 @@ def detect(path: Path) -> str:
             raise FedVisageError(f"{path} is in no format that is known by its ending: say which with --format")
         return known[path.suffix.lower()]
     tree = open_tree(path)
-    found = next(name for name, kind in FORMATS.items() if kind.sign(tree.files))
+    others = [file for file in tree.files if not is_image(file)]
+    found = next(name for name, kind in FORMATS.items() if kind.sign(others))
     if found == "folders" and not images_in(tree):
         raise FedVisageError(f"there are no images in {path}")
     return found

@@ -142,14 +142,15 @@ class Finder:
 
 def identities_of(paths: Sequence[str]) -> list[str]:
     """The person of each image file: its folder below the folder all are in, or its name without the number."""
-    folders = [str(PurePosixPath(path).parent) for path in paths]
+    folders = [path.rpartition("/")[0] for path in paths]
     if len(set(folders)) <= 1:
         return [_flat(path) for path in paths]
     first, last = min(folders).split("/"), max(folders).split("/")
     common = 0
     while common < min(len(first), len(last)) and first[common] == last[common]:
         common += 1
-    return ["/".join(folder.split("/")[common:]) or _flat(path) for folder, path in zip(folders, paths, strict=True)]
+    people = {folder: "/".join(folder.split("/")[common:]) for folder in set(folders)}
+    return [people[folder] or _flat(path) for folder, path in zip(folders, paths, strict=True)]
 
 
 def _flat(path: str) -> str:

@@ -59,7 +59,7 @@ def of_files(tree: Tree, paths: Sequence[str], identities: Sequence[str]) -> Sou
 def images_in(tree: Tree, folder: str = "") -> list[str]:
     """The image files of a tree (below a folder)."""
     inside = f"{folder}/" if folder else ""
-    return [p for p in tree.files if p.startswith(inside) and _suffix(p) in SUFFIXES and not _hidden(p)]
+    return [path for path in tree.files if path.startswith(inside) and is_image(path) and not _hidden(path)]
 
 
 def kept_rows(kept: Indices, *columns: Iterable[int]) -> tuple[NDArray[np.bool_], list[Indices]]:
@@ -79,8 +79,9 @@ def whole(text: str, where: str) -> int:
     return number
 
 
-def _suffix(path: str) -> str:
-    return path[path.rfind(".") :].lower() if "." in path else ""
+def is_image(path: str) -> bool:
+    """Whether a file is an image, by its ending."""
+    return path[path.rfind(".") :].lower() in SUFFIXES
 
 
 def _hidden(path: str) -> bool:

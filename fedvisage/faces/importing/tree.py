@@ -54,24 +54,37 @@ class Folder:
     @cached_property
     def files(self) -> list[str]:
         """Every file, sorted."""
-        return sorted(self._walk())
+        try:
+            return sorted(self._walk())
+        except OSError as error:
+            raise FedVisageError(f"cannot look into {error.filename}: {error.strerror}") from None
 
     def _walk(self) -> Iterator[str]:
-        for folder, _, names in os.walk(self.root):
-            below = os.path.relpath(folder, self.root).replace(os.sep, "/")
-            for name in names:
-                yield name if below == "." else f"{below}/{name}"
+        waiting = [""]
+        while waiting:
+            below = waiting.pop()
+            with os.scandir(self._prefix + below) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(f"{below}{entry.name}/")
+                    else:
+                        yield below + entry.name
 
     def read(self, path: str, most: int = MOST_BYTES) -> bytes:
         """A file's content; refused where it is larger than `most` bytes."""
         try:
-            with open(self._prefix + path, "rb", buffering=0) as file:
-                small = os.fstat(file.fileno()).st_size <= most
-                data = file.readall() if small else b"\0" * (most + 1)
+            file = os.open(self._prefix + path, os.O_RDONLY)
+            try:
+                length = os.fstat(file).st_size
+                if length > most:
+                    raise FedVisageError(f"{path} is larger than {most:,} bytes")
+                data = os.read(file, length)
+                while len(data) < length and (more := os.read(file, length - len(data))):
+                    data += more
+            finally:
+                os.close(file)
         except (OSError, ValueError) as error:
             raise FedVisageError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
-        if len(data) > most:
-            raise FedVisageError(f"{path} is larger than {most:,} bytes")
         return data
 
 

@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -20,17 +19,18 @@ from PIL import Image
 
 from fedvisage.core.codec import write_atomically
 from fedvisage.core.errors import FedVisageError
-from fedvisage.faces.decoding import encode, fit, upright
+from fedvisage.faces.decoding import encode, fit, may_be_turned, upright
 from fedvisage.faces.faceset import ArrayImages, FaceSet, open_faceset, write_description
 from fedvisage.faces.importing.source import Source
 from fedvisage.faces.lists import write_lists
-from fedvisage.faces.records import Indices, Pixels, RecordWriter, cores
+from fedvisage.faces.records import BUFFER, Indices, Pixels, RecordWriter, cores
 from fedvisage.faces.template import align
 
 REPORT = "import.json"
 _CHUNK = 512
 _EACH = 32
 """Images prepared together, and by one thread in one go."""
+_64_BITS = 2**64 - 1
 _KEPT = frozenset({b"\xff\xd8", b"\x89P"})
 """How the formats begin that are stored as they are."""
 
@@ -202,11 +202,11 @@ class _Import:
                 pixels = align(pixels, source.landmarks[index], size or 112)
             elif size:
                 pixels = fit(pixels, size)
-            digest = int.from_bytes(blake2b(data, digest_size=8).digest(), "little")
+            digest = hash(data) & _64_BITS
             shape = (pixels.shape[1], pixels.shape[0])
             if self.chosen.store == "array":
                 return _Made(pixels.tobytes(), digest, shape)
-            if pixels is not before or b"Exif\0\0" in data[:65536]:
+            if pixels is not before or may_be_turned(data):
                 return _Made(encode(pixels), digest, shape)
             return _Made(data if data[:2] in _KEPT else encode(pixels, "PNG"), digest, shape)
         except FedVisageError as error:
@@ -278,7 +278,7 @@ class _ArrayWriter:
     """Pixels one image after another; the header is written when the number of images is known."""
 
     def __init__(self, folder: Path) -> None:
-        self._file = (folder / "pixels.part").open("wb")
+        self._file = (folder / "pixels.part").open("wb", BUFFER)
 
     def add(self, data: bytes) -> None:
         """One more image."""
