@@ -24,12 +24,14 @@ def similarity(points: NDArray[np.floating], size: int = ARCFACE_SIZE, template:
 
     As a complex number, a point z goes to a z + b; a and b by least squares, which leaves no mirror image to rule out.
     """
+    if not np.isfinite(points).all():
+        raise FedVisageError("the landmarks of a face are missing")
     source = points[:, 0].astype(np.float64) + 1j * points[:, 1].astype(np.float64)
     target = (template[:, 0] + 1j * template[:, 1]) * (size / ARCFACE_SIZE)
     centred = source - source.mean()
     spread = float((np.abs(centred) ** 2).sum())
-    if not np.isfinite(spread) or spread <= 0:
-        raise FedVisageError("the landmarks of a face cannot all be in one place")
+    if spread <= 0:
+        raise FedVisageError("the landmarks of a face are all in one place")
     a = complex((np.conj(centred) * (target - target.mean())).sum() / spread)
     b = complex(target.mean() - a * source.mean())
     if abs(a) == 0:

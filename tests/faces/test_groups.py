@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from fedvisage.config import Faces as FacesSettings
 from fedvisage.config import Partition as Settings
+from fedvisage.config import Recipe, load_recipe, to_toml
 from fedvisage.core.errors import FedVisageError
 from fedvisage.core.randomness import Streams
 from fedvisage.faces.faceset import ArrayImages, FaceSet, open_faceset, write_faceset
@@ -274,6 +276,31 @@ def test_overlap_of_training_and_evaluation_is_refused(partition: Partition, mes
 
 def test_a_partys_own_held_out_images_are_of_its_own_people() -> None:
     Partition((), (8,), {"a": Share("trainer", T, H), "b": Share("trainer", (6,), (7,))}).check(faceset([8, 4]).labels)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"partition.test": {"fold": [6]}}, "unknown key 'partition.test.fold': did you mean 'folds'"),
+        ({"partition.test": -1}, "partition.test: Input should be greater than or equal to 0"),
+        ({"partition.public": {"count": 0}}, "partition.public.count: Input should be greater than"),
+        ({"partition.groups": {"a": {"rol": "x"}}}, "unknown key 'partition.groups.a.rol': did you mean 'role'"),
+        ({"partition.groups": {"a": {"role": "boss"}}}, "partition.groups.a.role: Input should be 'trainer'"),
+        ({"partition.groups": {"../a": {}}}, r"partition.groups.\.\./a: String should match pattern"),
+        ({"partition.groups": 3}, "partition.groups: Input should be a valid dictionary"),
+        ({"faces.source": []}, "faces.source"),
+    ],
+)
+def test_a_recipe_that_asks_for_nonsense_is_told_where(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(FedVisageError, match=message):
+        load_recipe("smoke", changes)
+
+
+def test_groups_survive_being_written_as_toml() -> None:
+    groups = {"lfw": {"domain": "lfw", "role": "source"}, "actors": {"role": "target", "parties": 4}}
+    recipe = load_recipe("smoke", {"partition.groups": groups, "partition.test": {"folds": [6, 7]}})
+    assert recipe.partition.parties == 5
+    assert Recipe.model_validate(tomllib.loads(to_toml(recipe))) == recipe
 
 
 def test_synthetic_domains_have_people_of_their_own(tmp_path: Path) -> None:
