@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Literal
@@ -12,11 +9,9 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import typer
 from PIL import Image
-from rich.console import Console
-from rich.progress import Progress
 
 from fedvisage.cli.align import align_command
-from fedvisage.cli.output import Json, show_json, show_table
+from fedvisage.cli.output import Json, progress, show_json, show_table
 from fedvisage.cli.run import Changes, RecipeArgument
 from fedvisage.config import load_recipe, parse_change
 from fedvisage.core.errors import FedVisageError
@@ -111,7 +106,7 @@ def import_command(
     name, found = read_source(source, kind, pairs, dict(_domain(text) for text in domains or []))
     excluded = frozenset(read_names(str(exclude))) if exclude else frozenset()
     chosen = Selection(size, store, min_images, max_images, excluded, threads)
-    with _progress("images", len(found), as_json) as step:
+    with progress("images", len(found), as_json) as step:
         report = write_source(found, out, Report(str(source), name), chosen, step)
     if as_json:
         show_json(report.table())
@@ -204,14 +199,3 @@ def _save(picture: Image.Image, path: Path) -> None:
         picture.save(path)
     except (OSError, ValueError) as error:
         raise FedVisageError(f"cannot write {path}: {error}") from None
-
-
-@contextmanager
-def _progress(what: str, total: int, quiet: bool) -> Iterator[Callable[[int], None]]:
-    """A bar where there is a terminal."""
-    if quiet or not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    with Progress(console=Console(stderr=True)) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda count: bar.update(task, advance=count)

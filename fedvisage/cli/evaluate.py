@@ -8,7 +8,7 @@ from typing import Annotated, Any, get_args
 
 import typer
 
-from fedvisage.cli.output import Json, show_json, show_table, size
+from fedvisage.cli.output import Json, progress, show_json, show_table, size
 from fedvisage.core.errors import FedVisageError, nearest
 from fedvisage.evaluation.rates import Convention
 from fedvisage.evaluation.verification import Rule
@@ -75,6 +75,8 @@ def evaluate_command(
     )
     work = _work(protocol or [DEFAULT], data or [])
     subjects = [open_subject(path) for path in models]
+    for subject in subjects:
+        subject.watch = lambda what, total: progress(what, total, as_json)
     done = [(subject, name, where, run(name, where, subject, options)) for subject in subjects for name, where in work]
     if as_json:
         rows = [
@@ -98,6 +100,7 @@ def embed_command(
     faces = Data(data)
     faces.faces  # noqa: B018 - the faces are looked for before the model is read
     subject = open_subject(model)
+    subject.watch = lambda what, total: progress(what, total, as_json)
     about = embed_to_file(subject, faces, out, flip)
     count, width = len(faces.faces), subject.model.metadata.embedding_size
     if as_json:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.progress import Progress
 from rich.table import Table
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
@@ -53,3 +55,14 @@ def size(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1000
     return f"{count:.1f} TB"
+
+
+@contextmanager
+def progress(what: str, total: int, quiet: bool) -> Iterator[Callable[[int], None]]:
+    """A bar where there is a terminal."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    with Progress(console=Console(stderr=True)) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda count: bar.update(task, advance=count)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +24,8 @@ from fedvisage.training import embed_images
 
 L = TypeVar("L", bound=Listing)
 BLOCK = 1024
+Watch = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
+"""Told what is being done and how much there is of it, gives something to call with how much has been done."""
 SAMPLED = 32
 
 
@@ -91,6 +94,7 @@ class Subject:
     name: str
     path: str
     file: EmbeddingsFile | None = None
+    watch: Watch = lambda what, total: nullcontext(lambda count: None)
     _model: Backbone | None = None
     _made: dict[tuple[str, bool], NDArray[np.float32]] = field(default_factory=dict)
 
@@ -114,9 +118,19 @@ class Subject:
             return self._from_file(self.file, data, flip)
         key = (str(data.folder.resolve()), flip)
         if key not in self._made:
-            whole = Faces(data.faces, np.arange(len(data.faces)))
-            self._made[key] = embed_images(self.model, whole, flip=flip)
+            made = np.empty((len(data.faces), self.model.metadata.embedding_size), np.float32)
+            for place, block in self.blocks(data, flip):
+                made[place] = block
+            self._made[key] = made
         return self._made[key]
+
+    def blocks(self, data: Data, flip: bool) -> Iterator[tuple[slice, NDArray[np.float32]]]:
+        """Embeddings of the whole set as the model makes them, block by block."""
+        with self.watch(f"embeddings of {data.name}", len(data.faces)) as step:
+            for start in range(0, len(data.faces), BLOCK):
+                place = slice(start, min(start + BLOCK, len(data.faces)))
+                yield place, embed_images(self.model, Faces(data.faces, np.arange(place.start, place.stop)), flip=flip)
+                step(place.stop - place.start)
 
     def chosen(self, data: Data, images: Indices, flip: bool) -> NDArray[np.float32]:
         """Embeddings (n, d) of some images, in their order."""
@@ -160,13 +174,8 @@ def embed_to_file(subject: Subject, data: Data, out: Path, flip: bool) -> About:
     """Write the embeddings of every image of a set, block by block, with the model's digest."""
     model, faces = subject.model, data.faces
     about = About(model.metadata.name, model_digest(model), flip, data.name, data.digest, faces.names)
-
-    def blocks() -> Iterator[NDArray[np.float32]]:
-        for start in range(0, len(faces), BLOCK):
-            part = Faces(faces, np.arange(start, min(start + BLOCK, len(faces))))
-            yield embed_images(model, part, flip=flip)
-
-    write_embeddings(out, blocks(), (len(faces), model.metadata.embedding_size), faces.labels, about)
+    blocks = (block for _, block in subject.blocks(data, flip))
+    write_embeddings(out, blocks, (len(faces), model.metadata.embedding_size), faces.labels, about)
     return about
 
 
