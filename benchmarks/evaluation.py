@@ -21,7 +21,7 @@ from fedvisage.evaluation import (
     kfold_accuracy,
     personal_protocol,
     search,
-    tar_at_far,
+    tars_at_fars,
     template_scores,
 )
 
@@ -122,9 +122,7 @@ def template_pairs(rng: np.random.Generator, scale: Scale) -> Row:
 
     def ours() -> None:
         scores = template_scores(templates, left, right)
-        genuine, impostor = scores[same], scores[~same]
-        for far in (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1):
-            tar_at_far(genuine, impostor, far)
+        tars_at_fars(scores[same], scores[~same], (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1))
 
     def bare() -> None:
         for start in range(0, pairs, 256):

@@ -9,7 +9,7 @@ from fedvisage.evaluation.distractors import AmongDistractors, among_distractors
 from fedvisage.evaluation.identification import Cmc, Search, Tpir, cmc, search, tpir_at_fpir, two_galleries
 from fedvisage.evaluation.pairs import Pairs, make_pairs
 from fedvisage.evaluation.personal import PairCounts, Personal, macro_average, personal_protocol
-from fedvisage.evaluation.rates import Rate, tar_at_far
+from fedvisage.evaluation.rates import Rate, tar_at_far, tars_at_fars
 from fedvisage.evaluation.templates import Templates, enrolled, pool_templates, template_scores
 from fedvisage.evaluation.verification import Accuracy, kfold_accuracy, kfold_accuracy_from_scores
 
@@ -48,6 +48,7 @@ __all__ = [
     "roc",
     "search",
     "tar_at_far",
+    "tars_at_fars",
     "template_scores",
     "tpir_at_fpir",
     "two_galleries",

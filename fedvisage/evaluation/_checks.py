@@ -37,7 +37,12 @@ def embeddings(name: str, values: ArrayLike) -> NDArray[Any]:
 
 def scores(name: str, values: ArrayLike) -> Floats:
     """`values` as an (N,) float64 array, not empty and finite."""
-    array = numeric(name, values, 1).astype(np.float64)
+    return finite(name, numeric(name, values, 1).astype(np.float64))
+
+
+def finite(name: str, values: ArrayLike) -> NDArray[Any]:
+    """`values` as an (N,) array of their own dtype, not empty and finite."""
+    array = numeric(name, values, 1)
     if array.size == 0:
         raise FedVisageError(f"no {name}: a rate needs at least one of them")
     bad = int(np.count_nonzero(~np.isfinite(array)))

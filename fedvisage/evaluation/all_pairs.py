@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from fedvisage.core.errors import FedVisageError
 from fedvisage.evaluation import _checks as checks
 from fedvisage.evaluation._checks import Ints
-from fedvisage.evaluation.rates import Rate, above, allowed_accepts, unresolved
+from fedvisage.evaluation.rates import Rate, allowed_accepts, exact_rate
 from fedvisage.evaluation.streaming import Largest, precision
 
 
@@ -65,15 +65,8 @@ def all_pairs_verification(
         parts.append(same)
         top.add(different)
     genuine, impostor = np.concatenate(parts), top.descending()
-    rates = []
-    for far, accepts in zip(fars, allowed, strict=True):
-        if accepts < 1:
-            rates.append(unresolved(far, impostor_count))
-            continue
-        threshold = -np.inf if accepts == impostor_count else float(impostor[accepts])
-        false = int(np.count_nonzero(impostor[:accepts] > threshold))
-        rates.append(above(genuine, threshold, far, false, impostor_count))
-    return AllPairs(genuine_count, impostor_count, tuple(rates))
+    rates = tuple(exact_rate(genuine, impostor, impostor_count, far) for far in fars)
+    return AllPairs(genuine_count, impostor_count, rates)
 
 
 def count_pairs(images: Ints) -> tuple[int, int]:

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from fedvisage.core.errors import FedVisageError
 from fedvisage.evaluation import _checks as checks
 from fedvisage.evaluation._checks import Bools, Floats, Ints
-from fedvisage.evaluation.rates import Rate, above, allowed_accepts, unresolved
+from fedvisage.evaluation.rates import Rate, allowed_accepts, exact_rate
 from fedvisage.evaluation.streaming import Embeddings, Largest, UnitBlocks, precision, same_width
 
 TILE = 2**22  # scores computed at a time
@@ -80,7 +80,7 @@ def among_distractors(
         beaten = best[who, -k] if k <= best.shape[1] else np.full(len(who), -np.inf)
         shares[k] = int(np.count_nonzero(mate > beaten)) / mate.size
     single = len(unit) - len(np.unique(who))
-    rates = tuple(_rate(mate, top, far, accepts, impostors) for far, accepts in zip(targets, allowed, strict=True))
+    rates = tuple(exact_rate(mate, top, impostors, far) for far in targets)
     return AmongDistractors(shares, rates, len(unit), len(others), mate.size, mate.size // 2, impostors, single)
 
 
@@ -195,11 +195,3 @@ class _Best:
         """The k largest of each row, ascending (P, k)."""
         self._sort_in()
         return self.values
-
-
-def _rate(genuine: Floats, top: Floats, far: float, accepts: int, impostors: int) -> Rate:
-    if accepts < 1:
-        return unresolved(far, impostors)
-    threshold = -np.inf if accepts >= impostors else float(top[accepts])
-    false = int(np.count_nonzero(top[:accepts] > threshold)) if accepts < impostors else impostors
-    return above(genuine, threshold, far, false, impostors)

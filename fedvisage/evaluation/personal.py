@@ -23,7 +23,7 @@ from fedvisage.evaluation import _checks as checks
 from fedvisage.evaluation._checks import Bools, Floats, Ints
 from fedvisage.evaluation.all_pairs import count_pairs, pair_scores
 from fedvisage.evaluation.identification import Tpir, pair_count_place, search
-from fedvisage.evaluation.rates import Rate, above, allowed_accepts, bins_of, histogram_rate, unresolved
+from fedvisage.evaluation.rates import Rate, allowed_accepts, bins_of, exact_rate, histogram_rate
 from fedvisage.evaluation.streaming import Embeddings, Largest, Rows, UnitBlocks, precision, rows
 
 COLUMNS = 1024  # other people's images compared at a time with all local ones
@@ -102,14 +102,8 @@ def personal_protocol(
     genuine, largest = _verify(everyone, labels, local, max([0, *allowed]) + 1, dtype)
     exact, parity = [], []
     for far, accepts in zip(targets, allowed, strict=True):
-        if accepts < 1:
-            exact.append(unresolved(far, counts.impostor))
-            parity.append(exact[-1])
-            continue
-        threshold = -np.inf if accepts == counts.impostor else float(largest[accepts])
-        false = int(np.count_nonzero(largest[:accepts] > threshold))
-        exact.append(above(genuine, threshold, far, false, counts.impostor))
-        parity.append(histogram_rate(genuine, largest, counts.impostor, far))
+        exact.append(exact_rate(genuine, largest, counts.impostor, far))
+        parity.append(histogram_rate(genuine, largest, counts.impostor, far) if accepts else exact[-1])
     means = _means(gallery, own, len(people))
     shares = list(fpirs)
     keep = max((pair_count_place(len(labels), fpir) for fpir in shares), default=0)

@@ -6,7 +6,7 @@ less than one false accept and no data can answer. The answer is then NaN with t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -77,6 +77,29 @@ def tar_at_far(
     if below_resolution == "nan" and allowed_accepts(far, negative.size) < 1:
         return unresolved(far, negative.size)
     return rule(positive, negative, far)
+
+
+def tars_at_fars(
+    genuine: ArrayLike, impostor: ArrayLike, fars: Iterable[float], convention: Convention = "exact"
+) -> tuple[Rate, ...]:
+    """`tar_at_far` at several rates; for convention "exact" the impostor scores are searched once, as they are."""
+    targets = list(fars)
+    if convention != "exact":
+        return tuple(tar_at_far(genuine, impostor, far, convention) for far in targets)
+    positive, negative = checks.scores("genuine scores", genuine), checks.finite("impostor scores", impostor)
+    allowed = [allowed_accepts(far, negative.size) for far in targets]
+    kept = min(max(allowed, default=0) + 1, negative.size)
+    top = np.sort(np.partition(negative, negative.size - kept)[negative.size - kept :])[::-1].astype(np.float64)
+    return tuple(exact_rate(positive, top, negative.size, far) for far in targets)
+
+
+def exact_rate(genuine: Floats, largest: Floats, impostors: int, far: Any) -> Rate:
+    """Convention "exact" from the floor(far N) + 1 or more `largest` of N impostor scores, descending."""
+    accepts = allowed_accepts(far, impostors)
+    if accepts < 1:
+        return unresolved(far, impostors)
+    threshold = -np.inf if accepts == impostors else float(largest[accepts])
+    return above(genuine, threshold, far, int(np.count_nonzero(largest[:accepts] > threshold)), impostors)
 
 
 def allowed_accepts(far: Any, impostors: int) -> int:

@@ -7,7 +7,7 @@ import re
 import numpy as np
 
 from fedvisage.core.errors import FedVisageError
-from fedvisage.evaluation import Search, Templates, enrolled, pool_templates, search, tar_at_far, template_scores
+from fedvisage.evaluation import Search, Templates, enrolled, pool_templates, search, tars_at_fars, template_scores
 from fedvisage.evaluation.identification import pair_count_place, two_galleries
 from fedvisage.faces.lists import SubjectList, TemplateList, TemplatePairs
 from fedvisage.protocols.protocol import Options, Result, mean_and_spread, protocol
@@ -89,8 +89,8 @@ def _verify(pooled: Templates, pairs: TemplatePairs, fars: tuple[float, ...], op
     same = pairs.same.astype(np.bool_)
     scores = template_scores(pooled, pairs.left, pairs.right)
     genuine, impostor = scores[same], scores[~same]
-    for far in fars:
-        result.rate(f"TAR@{far:g}", tar_at_far(genuine, impostor, far, options.convention))
+    for rate in tars_at_fars(genuine, impostor, fars, options.convention):
+        result.rate(f"TAR@{rate.far:g}", rate)
     result.counts |= {"genuine": len(genuine), "impostor": len(impostor)}
     if options.convention != "exact":
         result.note(f"TAR by the convention '{options.convention}'")

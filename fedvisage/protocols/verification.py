@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from fedvisage.config import Evaluation
 from fedvisage.core.errors import FedVisageError
 from fedvisage.core.randomness import Streams
-from fedvisage.evaluation import auc, eer, kfold_accuracy, tar_at_far
+from fedvisage.evaluation import auc, eer, kfold_accuracy, tars_at_fars
 from fedvisage.evaluation.streaming import UnitBlocks
 from fedvisage.evaluation.verification import cosines
 from fedvisage.faces.faceset import Faces
@@ -61,8 +61,8 @@ def on_pairs(data: Data, name: str, subject: Subject, options: Options, fars: tu
     score = cosines(a, b)
     genuine, impostor = score[same], score[~same]
     result = Result({"accuracy": accuracy.mean})
-    for far in fars:
-        result.rate(f"TAR@{far:g}", tar_at_far(genuine, impostor, far, options.convention))
+    for rate in tars_at_fars(genuine, impostor, fars, options.convention):
+        result.rate(f"TAR@{rate.far:g}", rate)
     result.counts = {
         "pairs": len(pairs),
         "genuine": len(genuine),

@@ -13,7 +13,7 @@ from scipy.interpolate import interp1d
 from sklearn.metrics import roc_curve
 
 from fedvisage.core.errors import FedVisageError
-from fedvisage.evaluation import tar_at_far
+from fedvisage.evaluation import tar_at_far, tars_at_fars
 
 CONVENTIONS = ("exact", "nearest", "facepy", "histogram", "interpolated")
 
@@ -95,6 +95,13 @@ def test_histogram_counts_cosines_in_bins_of_a_thousandth(genuine, impostor, far
         lowest = max(below, key=lambda point: (point[0], -point[1]))
         nearest = min(above)
         assert rate == pytest.approx(float(np.interp(float(far), [lowest[0], nearest[0]], [lowest[2], nearest[2]])))
+
+
+@settings(max_examples=150, deadline=None)
+@given(some_scores, some_scores, st.lists(some_far, max_size=4), st.sampled_from(CONVENTIONS))
+def test_several_rates_at_once_are_the_single_ones(genuine, impostor, fars, convention):
+    together = tars_at_fars(genuine, impostor, fars, convention)
+    assert [repr(rate) for rate in together] == [repr(tar_at_far(genuine, impostor, far, convention)) for far in fars]
 
 
 def normal_scores(count=3000):
