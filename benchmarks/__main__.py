@@ -18,6 +18,8 @@ ALL = (
     "training_cost",
     "workers",
     "memory",
+    "partial_training",
+    "recognition",
     "regularisers",
     "clustering",
     "hard_negatives",

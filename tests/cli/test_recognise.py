@@ -154,6 +154,12 @@ def test_photos_are_aligned_into_the_same_tree_and_the_rest_is_listed(fedvisage,
     assert result["left_out"] == {"ann/nobody.png": "no face found", "ann/text.jpg": "no image: cannot identify image"}
     assert sorted(path.name for path in (out / "ann").iterdir()) == ["ann.png", "both-2.png", "both.png"]
     assert size_of(out / "ann" / "ann.png") == (112, 112)
+    recogniser = Recogniser()
+    with Image.open(out / "ann" / "ann.png") as image:
+        stored = recogniser.model.embed(np.asarray(image)[None], normalise=True)[0]
+    seen = recogniser.main_face(photos["ann"])[0].embedding
+    assert seen is not None
+    assert float(stored @ seen) == pytest.approx(1, abs=1e-6)  # evaluation of stored faces decides as `verify` does
     for words, message in (
         (["data", "align", source, "--out", out], "is not empty"),
         (["data", "align", tmp_path / "nothing", "--out", tmp_path / "x"], "no folder"),

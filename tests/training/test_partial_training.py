@@ -184,6 +184,19 @@ def test_a_run_gives_the_same_bits_with_and_without_the_cache_and_in_workers(tmp
     assert "conv1" not in ledger.replace(".conv1", "")
 
 
+def test_second_networks_and_hard_negatives_work_from_the_cache_too(tmp_path: Path) -> None:
+    """FedFR mines public faces and compares each batch with two frozen networks, and gives parties their own models."""
+    changes = SMALL | {"compare": [], "pretrain.epochs": 1, "backbone.train_from": "layer4", "federation.workers": 1}
+    changes |= {"method": {"name": "fedfr"}, "federation.evaluate_every": 0}
+    bits = []
+    for cache in (True, False):
+        fv.run(fv.load_recipe("smoke", changes | {"backbone.cache": cache}), out=tmp_path / str(cache))
+        models = sorted((tmp_path / str(cache)).rglob("model.safetensors"))
+        bits.append([path.read_bytes() for path in models])
+    assert len(bits[0]) == 3
+    assert bits[0] == bits[1]
+
+
 def test_a_run_starts_from_a_given_model(tmp_path: Path) -> None:
     model = create_backbone("ir-tiny", image_size=32, generator=torch.Generator().manual_seed(8))
     save_model(tmp_path / "start.safetensors", model)
