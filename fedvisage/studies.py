@@ -32,9 +32,12 @@ from fedvisage.faces.importing import Report, Selection, read_source, write_sour
 from fedvisage.federation import Event
 from fedvisage.pipeline import EVALUATION, run
 from fedvisage.privacy import read_ledger
+from fedvisage.protocols import PROTOCOLS, Data, Options, open_subject
+from fedvisage.protocols import run as evaluate
 from fedvisage.runfolder import environment
 from fedvisage.scoring import headline
 
+TEST = "test"
 SCALES = ("laptop", "paper", "smoke")
 BASE = "_base.toml"
 """Beside the studies of a paper: what they have in common."""
@@ -42,14 +45,29 @@ MACHINE = {"workers": 0, "timeout": None}
 """Settings that say how a run uses its machine and are no part of what it computes."""
 
 
+class Measure(Section):
+    """What a column is measured by at some scale."""
+
+    what: str
+    """In words: on whom, and what it stands for."""
+    metric: str = "accuracy"
+    """`accuracy`, or a rate such as `tar@0.01`; a protocol's own name of it, such as `TAR@0.01`."""
+    protocol: str = TEST
+    """The run's own test people, or a protocol of `fedvisage evaluate`."""
+    data: str = ""
+    """The face set of the protocol: a folder, or `@name` at the data root."""
+
+    @property
+    def key(self) -> str:
+        """Its name in a cell's result."""
+        return " ".join(part for part in (self.protocol, self.data, self.metric) if part)
+
+
 class Column(Section):
-    """A number of the table: what the paper calls it, and what stands for it at each scale."""
+    """A number of the table: what the paper calls it, and what it is measured by at each scale."""
 
     name: str
-    metric: str = "accuracy"
-    """`accuracy`, or a rate such as `tar@0.01`."""
-    stand_in: Mapping[str, str] = Field(default_factory=dict)
-    """What our number is measured on, by scale."""
+    by: Mapping[str, Measure]
 
 
 class Row(Section):
@@ -86,6 +104,7 @@ class Cell:
     row: str
     seed: int
     recipe: Recipe
+    home: Path
 
     @property
     def key(self) -> str:
@@ -131,6 +150,7 @@ def load_study(name: str, folder: Path | None = None) -> Study:
 
 def cells(name: str, scale: str, seeds: Iterable[int], folder: Path | None = None) -> list[Cell]:
     """All cells of a study: every row under every seed."""
+    folder = folder or home()
     study = load_study(name, folder)
     if scale not in study.scales:
         raise FedVisageError(f"study '{name}' has no scale '{scale}': {nearest(scale, study.scales)}")
@@ -139,7 +159,7 @@ def cells(name: str, scale: str, seeds: Iterable[int], folder: Path | None = Non
         for row in study.rows:
             table = merged(study.recipe, study.scales[scale], row.recipe, {"seed": seed, "name": f"{name}/{row.name}"})
             recipe = resolve(validated(Recipe, table, f"study '{name}', row '{row.name}'"))
-            found.append(Cell(name, scale, row.name, seed, recipe))
+            found.append(Cell(name, scale, row.name, seed, recipe, folder))
     return found
 
 
@@ -157,15 +177,19 @@ def merged(*tables: Mapping[str, Any]) -> dict[str, Any]:
 def run_cell(
     cell: Cell, work: Path, results: Path, data: Path | None = None, watch: Callable[[Event], None] = lambda event: None
 ) -> Path:
-    """Run a cell unless its result is there, going on where an earlier try was interrupted; where the result is."""
-    path = results / f"{cell.key}.json"
-    if path.exists():
+    """Run and score a cell as far as that is not done, going on where an earlier try was interrupted; the result."""
+    path, folder = results / f"{cell.key}.json", work / cell.key
+    study = load_study(cell.study, cell.home)
+    measures = [column.by[cell.scale] for column in study.columns if cell.scale in column.by]
+    result = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    missing = [measure for measure in measures if measure.key not in result.get("scores", {})]
+    if result and not missing:
         return path
-    folder = work / cell.key
+    root = data or data_root()
     begin = time.monotonic()
-    recipe = located(cell.recipe, work / "data", data or data_root())
+    recipe = located(cell.recipe, work / "data", root).model_copy(update={"name": cell.key})
     done = run(recipe, out=folder, resume=(folder / "recipe.toml").exists(), watch=watch)
-    result = {
+    result = result or {
         "study": cell.study,
         "scale": cell.scale,
         "row": cell.row,
@@ -173,16 +197,44 @@ def run_cell(
         "recipe": cell.key,
         "seconds": round(time.monotonic() - begin, 1),
         "bytes": sum(row.get("bytes", 0) for row in read_ledger(folder / "ledger.jsonl")),
-        "score": _rounded(headline(done.scores[cell.recipe.method["name"]])),
-        "start": _rounded(headline(done.scores["start"])),
+        "scores": {},
         "rounds": _curve(folder),
         "test": json.loads((folder / EVALUATION).read_text())["test"],
         "environment": environment(),
     }
+    own = headline(done.scores.get(cell.recipe.method["name"], {"tar": {}}))
+    for measure in missing:
+        result["scores"][measure.key] = _measured(measure, own, folder, recipe.faces.size, work / "data", root)
     results.mkdir(parents=True, exist_ok=True)
     write_atomically(path, [(json.dumps(result, indent=1) + "\n").encode()])
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)
     return path
+
+
+def _measured(
+    measure: Measure, own: Mapping[str, float], folder: Path, size: int, imported: Path, data: Path
+) -> float | None:
+    """A share, from the run's own scores or by a protocol; None where the data cannot tell."""
+    if measure.protocol == TEST:
+        metrics: Mapping[str, float | None] = own
+    else:
+        place = folder if PROTOCOLS[measure.protocol].needs_run else Path(_located(measure.data, size, imported, data))
+        options = Options() if measure.metric == "accuracy" else Options(pairs=0)
+        metrics = evaluate(measure.protocol, Data(place), open_subject(str(folder)), options).table()["metrics"]
+    if measure.metric not in metrics:
+        raise FedVisageError(f"{measure.protocol} gives no '{measure.metric}': {nearest(measure.metric, metrics)}")
+    value = metrics[measure.metric]
+    return None if value is None else round(value, 6)
+
+
+def _curve(folder: Path) -> dict[str, list[dict[str, float]]]:
+    """Scores while training, by the set of people they are on."""
+    curve: dict[str, list[dict[str, float]]] = {}
+    for line in (folder / "metrics.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        if row["phase"] in (TEST, "validation"):
+            curve.setdefault(row.pop("phase"), []).append({name: round(value, 6) for name, value in row.items()})
+    return curve
 
 
 def data_root() -> Path:
@@ -194,36 +246,23 @@ def located(recipe: Recipe, imported: Path, data: Path) -> Recipe:
     """The recipe with every face set `@name` replaced by a folder, imported from the data root unless it is there."""
     sources = recipe.faces.source
     several = (sources,) if isinstance(sources, str) else sources
-    folders = tuple(
-        _import(source[1:], recipe.faces.size, imported, data) if source[:1] == "@" else source for source in several
-    )
+    folders = tuple(_located(source, recipe.faces.size, imported, data) for source in several)
     found = folders[0] if isinstance(sources, str) else folders
     return recipe.model_copy(update={"faces": recipe.faces.model_copy(update={"source": found})})
 
 
-def _import(name: str, size: int, imported: Path, data: Path) -> str:
+def _located(source: str, size: int, imported: Path, data: Path) -> str:
+    if not source.startswith("@"):
+        return source
+    name = source[1:]
     folder = imported / str(size) / name
     if (folder / "faces.json").exists():
         return str(folder)
     if not (data / name).is_dir():
         raise FedVisageError(f"no face set '{name}' in {data}: say where it is with --data, or in FEDVISAGE_DATA")
-    kind, source = read_source(data / name, None, None, {})
-    write_source(source, folder, Report(name, kind), Selection(size=size, store="array"))
+    kind, found = read_source(data / name, None, None, {})
+    write_source(found, folder, Report(name, kind), Selection(size=size, store="array"))
     return str(folder)
-
-
-def _rounded(numbers: Mapping[str, float]) -> dict[str, float]:
-    return {name: round(value, 6) for name, value in numbers.items()}
-
-
-def _curve(folder: Path) -> dict[str, list[dict[str, float]]]:
-    """Scores while training, by the set of people they are on."""
-    curve: dict[str, list[dict[str, float]]] = {}
-    for line in (folder / "metrics.jsonl").read_text().splitlines():
-        row = json.loads(line)
-        if row["phase"] in ("test", "validation"):
-            curve.setdefault(row.pop("phase"), []).append(_rounded(row))
-    return curve
 
 
 def load_results(name: str, scale: str, results: Path, seeds: Iterable[int] = range(1, 100)) -> dict[str, list[Any]]:
@@ -248,16 +287,19 @@ class Entry(NamedTuple):
     """Mean at the rounds that were best on the validation people; NaN where there were none."""
 
 
-def table(study: Study, results: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, dict[str, Entry]]:
+def table(study: Study, scale: str, results: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, dict[str, Entry]]:
     """Our numbers by row and column, as far as cells are finished."""
+    measures = {column.name: column.by[scale] for column in study.columns if scale in column.by}
     return {
-        row: {column.name: _entry(finished, column.metric) for column in study.columns}
+        row: {column: _entry(finished, measure) for column, measure in measures.items()}
         for row, finished in results.items()
     }
 
 
-def _entry(results: Sequence[Mapping[str, Any]], metric: str) -> Entry:
-    last = [100 * result["score"].get(metric, math.nan) for result in results]
+def _entry(results: Sequence[Mapping[str, Any]], measure: Measure) -> Entry:
+    scores = [result["scores"].get(measure.key) for result in results]
+    last = [math.nan if score is None else 100 * score for score in scores]
+    metric = measure.metric if measure.protocol == TEST else ""
     chosen = [best for result in results if (best := _at_best(result, metric)) is not None]
     spread = stdev(last) if len(last) > 1 else math.nan
     return Entry(len(last), mean(last), spread, mean(chosen) if len(chosen) == len(last) else math.nan)
@@ -266,10 +308,10 @@ def _entry(results: Sequence[Mapping[str, Any]], metric: str) -> Entry:
 def _at_best(result: Mapping[str, Any], metric: str) -> float | None:
     """The test score of the round that the validation people liked best."""
     curves = result["rounds"]
-    if not curves.get("validation") or not curves.get("test"):
+    if not metric or not curves.get("validation") or not curves.get(TEST):
         return None
     best = max(curves["validation"], key=lambda row: row.get(metric, -math.inf))
-    return next((100 * row[metric] for row in curves["test"] if row["round"] == best["round"]), None)
+    return next((100 * row[metric] for row in curves[TEST] if row["round"] == best["round"]), None)
 
 
 def orderings(study: Study, numbers: Mapping[str, Mapping[str, Entry]]) -> list[dict[str, Any]]:

@@ -7,18 +7,23 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from fedvisage.cli.main import app
 from fedvisage.core.errors import FedVisageError
+from fedvisage.faces.faceset import FaceSet, write_faceset
+from fedvisage.faces.synthetic import SyntheticFaces
 from fedvisage.studies import (
     SCALES,
     Column,
     Entry,
+    Measure,
     Row,
     Study,
     cells,
+    home,
     list_studies,
     load_results,
     load_study,
@@ -52,7 +57,7 @@ def test_every_study_runs_at_its_smallest_scale(name: str, tmp_path: Path) -> No
     for cell in cells(name, "smoke", [1]):
         run_cell(cell, WORK / "work", WORK / "results")
     study = load_study(name)
-    numbers = table(study, load_results(name, "smoke", WORK / "results", [1]))
+    numbers = table(study, "smoke", load_results(name, "smoke", WORK / "results", [1]))
     assert list(numbers) == [row.name for row in study.rows]
     assert all(0 <= entry.mean <= 100 for row in numbers.values() for entry in row.values())
 
@@ -91,6 +96,37 @@ def test_a_finished_cell_is_not_run_again(tmp_path: Path) -> None:
     assert json.loads(path.read_text())["marked"]
 
 
+def test_a_finished_cell_is_scored_by_what_another_study_measures_without_training_again(tmp_path: Path) -> None:
+    """A face folder for a protocol, and the same cell in a study with one more column."""
+    synthetic = SyntheticFaces(seed=5, identities=20, images_per_identity=2, size=32)
+    names = tuple(f"p{number}" for number in range(20))
+    write_faceset(tmp_path / "others", FaceSet(synthetic, np.asarray(synthetic.labels), names))
+    base = (home() / "fedgc" / "_base.toml").read_text()
+    column = f"""
+[[columns]]
+name = "others"
+
+[columns.by.smoke]
+protocol = "all-pairs"
+data = "{tmp_path / "others"}"
+metric = "TAR@0.1"
+what = "other synthetic faces"
+"""
+    folder = tmp_path / "studies"
+    (folder / "fedgc").mkdir(parents=True)
+    for name, text in (("plain", base), ("wider", column + base)):
+        rows = 'title = "t"\nsource = "s"\n[[rows]]\nname = "fedpe"\nlabel = "FedPE"\n'
+        (folder / "fedgc" / f"{name}.toml").write_text(rows + text)
+    plain, wider = (cells(f"fedgc/{name}", "smoke", [1], folder)[0] for name in ("plain", "wider"))
+    assert plain.key == wider.key
+    before = json.loads(run_cell(plain, tmp_path / "work", tmp_path / "results").read_text())
+    after = json.loads(run_cell(wider, tmp_path / "work", tmp_path / "results").read_text())
+    key = f"all-pairs {tmp_path / 'others'} TAR@0.1"
+    assert after["scores"].keys() - before["scores"].keys() == {key}
+    assert 0 <= after["scores"][key] <= 1
+    assert {k: v for k, v in after.items() if k != "scores"} == {k: v for k, v in before.items() if k != "scores"}
+
+
 def test_parts_that_are_named_anew_replace_those_below() -> None:
     below: dict[str, Any] = {"method": {"name": "fedpe", "embeddings": "fixed"}, "training": {"loss": "softmax"}}
     above = {"method": {"name": "fedgc"}, "training": {"epochs": 2}}
@@ -100,13 +136,13 @@ def test_parts_that_are_named_anew_replace_those_below() -> None:
 def result(score: float, validation: list[float], test: list[float]) -> dict[str, Any]:
     rounds = {"validation": validation, "test": test}
     curves = {name: [{"round": i, "accuracy": v} for i, v in enumerate(values)] for name, values in rounds.items()}
-    return {"score": {"accuracy": score}, "rounds": curves}
+    return {"scores": {"test accuracy": score}, "rounds": curves}
 
 
 STUDY = Study(
     title="t",
     source="s",
-    columns=(Column(name="LFW"),),
+    columns=(Column(name="LFW", by={"laptop": Measure(what="faces")}), Column(name="other", by={})),
     scales={},
     rows=(
         Row(name="a", label="A", paper={"LFW": 90.0}),
@@ -118,7 +154,8 @@ STUDY = Study(
 
 def test_the_table_has_mean_spread_and_the_round_that_validation_people_chose() -> None:
     results = {"a": [result(0.5, [0.1, 0.9, 0.2], [0.3, 0.4, 0.5]), result(0.7, [0.9, 0.1, 0.1], [0.6, 0.5, 0.7])]}
-    entry = table(STUDY, results)["a"]["LFW"]
+    assert set(table(STUDY, "laptop", results)["a"]) == {"LFW"}
+    entry = table(STUDY, "laptop", results)["a"]["LFW"]
     assert entry.seeds == 2
     assert entry.mean == pytest.approx(60.0)
     assert entry.spread == pytest.approx(math.sqrt(2) * 10)

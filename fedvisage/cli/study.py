@@ -75,23 +75,25 @@ def _run_one(cell: Cell, place: str, data: Path | None, work: Path, results: Pat
 def report_command(name: Name, scale: Scale = "laptop", results: Results = None, as_json: Json = False) -> None:
     """Show a study's table: the paper's numbers beside ours, and which of its orderings hold."""
     study = load_study(name)
-    numbers = table(study, load_results(name, scale, results or results_home()))
+    numbers = table(study, scale, load_results(name, scale, results or results_home()))
     found = orderings(study, numbers)
     if as_json:
         plain = {row: {column: entry._asdict() for column, entry in of.items()} for row, of in numbers.items()}
         show_json({"study": name, "scale": scale, "rows": plain, "orderings": found})
         return
     print(f"{study.title} ({study.source}), {scale} scale")
-    for column in study.columns:
-        print(f"  {column.name}: {column.stand_in.get(scale, column.name)} ({column.metric})")
+    columns = [column for column in study.columns if scale in column.by]
+    for column in columns:
+        measure = column.by[scale]
+        print(f"  {column.name}: {measure.metric} on {measure.what}")
     lines = []
     for row in study.rows:
         line = [row.label]
-        for column in study.columns:
+        for column in columns:
             ours = numbers.get(row.name, {}).get(column.name)
             line += [_number(row.paper.get(column.name)), _ours(ours)]
         lines.append(line)
-    heads = [part for column in study.columns for part in (f"{column.name}, paper", "ours")]
+    heads = [part for column in columns for part in (f"{column.name}, paper", "ours")]
     show_table(["", *heads], lines)
     agree = sum(pair["agrees"] for pair in found)
     clear = sum(pair["agrees"] and pair["clear"] for pair in found)
