@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -24,9 +25,9 @@ def read_manifest(path: Path) -> Source:
     """The images that a manifest names, relative to its folder; each split becomes a list of images."""
     table = _parquet(path) if path.suffix.lower() == ".parquet" else _csv(path)
     paths = [safe_path(text, str(path)) for text in table["path"]]
-    if len(set(paths)) < len(paths):
-        twice = next(one for number, one in enumerate(paths) if one in set(paths[:number]))
-        raise FedVisageError(f"{path} names '{twice}' twice")
+    twice = [name for name, count in Counter(paths).items() if count > 1]
+    if twice:
+        raise FedVisageError(f"{path} names '{twice[0]}' twice")
     identities = [text.strip() or UNLABELLED for text in table.get("identity", [UNLABELLED] * len(paths))]
     source = of_files(Folder(path.parent), paths, identities)
     if any(table.get("domain", ())):

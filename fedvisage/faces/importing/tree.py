@@ -60,15 +60,18 @@ class Folder:
             raise FedVisageError(f"cannot look into {error.filename}: {error.strerror}") from None
 
     def _walk(self) -> Iterator[str]:
-        waiting = [""]
+        """Links to folders are followed, each folder once."""
+        waiting, linked = [""], {os.path.realpath(self.root)}
         while waiting:
             below = waiting.pop()
             with os.scandir(self._prefix + below) as entries:
                 for entry in entries:
-                    if entry.is_dir(follow_symlinks=False):
-                        waiting.append(f"{below}{entry.name}/")
-                    else:
+                    if not entry.is_dir():
                         yield below + entry.name
+                    elif not entry.is_symlink() or (target := os.path.realpath(entry.path)) not in linked:
+                        waiting.append(f"{below}{entry.name}/")
+                        if entry.is_symlink():
+                            linked.add(target)
 
     def read(self, path: str, most: int = MOST_BYTES) -> bytes:
         """A file's content; refused where it is larger than `most` bytes."""

@@ -7,6 +7,7 @@ and encoded anew (JPEG of quality 95, full colour; PNG where nothing had to be c
 from __future__ import annotations
 
 import json
+import shutil
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -108,13 +109,22 @@ class _Made(NamedTuple):
 def write_source(
     source: Source, out: Path, report: Report, chosen: Selection, progress: Callable[[int], None] = lambda _: None
 ) -> Report:
-    """Import a source into the folder `out`."""
+    """Import a source into the folder `out`; where that fails, no new folder stays behind."""
     if not len(source):
         raise FedVisageError(f"there are no images in {report.source}")
+    before = out.exists()
     try:
-        kept, numbers = _Import(source, out, report, chosen).write(progress)
-    except OSError as error:
-        raise FedVisageError(f"cannot write faces to {out}: {error.strerror or error}") from error
+        return _write(source, out, report, chosen, progress)
+    except BaseException as error:
+        if not before:
+            shutil.rmtree(out, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise FedVisageError(f"cannot write faces to {out}: {error.strerror or error}") from error
+        raise
+
+
+def _write(source: Source, out: Path, report: Report, chosen: Selection, progress: Callable[[int], None]) -> Report:
+    kept, numbers = _Import(source, out, report, chosen).write(progress)
     if source.lists is not None:
         lists = source.lists(numbers)
         report.lists = {name: len(rows) for name, rows in lists.items()}

@@ -92,7 +92,15 @@ def test_who_has_too_few_is_known_only_after_all_images_were_read(folder: Path, 
 def test_nobody_left_is_an_error(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(FedVisageError, match=r"no image of .* can be used: 0 are of excluded people, 3 people have"):
         bring_in(folder, tmp_path / "out", min_images=9)
-    assert not (tmp_path / "out" / "faces.json").exists()
+    assert not (tmp_path / "out").exists(), "so that the next attempt finds no half-written folder"
+
+
+def test_linked_folders_are_followed_once(folder: Path, tmp_path: Path) -> None:
+    put(tmp_path / "elsewhere", {"Eve/1.jpg": image(50)})
+    (folder / "Eve").symlink_to(tmp_path / "elsewhere" / "Eve")
+    (folder / "Bob" / "round").symlink_to(folder)
+    faces, _ = bring_in(folder, tmp_path / "out")
+    assert faces.names == ("Ann", "Bob", "Cy", "Eve")
 
 
 def test_images_of_different_sizes_are_refused_or_brought_to_one(folder: Path, tmp_path: Path) -> None:
