@@ -23,7 +23,7 @@ from fedvisage.evaluation.streaming import Embeddings, Largest, UnitBlocks, prec
 OpenSet = Literal["nist", "exact", "pair-count"]
 WithoutMate = Literal["refuse", "miss", "leave out"]
 
-TILE = 2**22  # at most so many scores
+TILE = 2**21  # at most so many scores
 ROWS = 2048  # and so many probes at a time
 
 
@@ -285,8 +285,9 @@ def search(
 def _ranks(others: NDArray[Any], mate: Floats, best: Floats) -> Ints:
     """1 + the number of other people's scores (n, G) that are at least the mate's (n,); 0 where there is no mate."""
     ranks = (mate > best).astype(np.int64)
+    level = mate.astype(others.dtype)  # it came from there; compared without a conversion of the others
     for row in np.flatnonzero(mate <= best):
-        ranks[row] = 1 + np.count_nonzero(others[row] >= mate[row])
+        ranks[row] = 1 + np.count_nonzero(others[row] >= level[row])
     return ranks
 
 
