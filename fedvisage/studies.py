@@ -182,10 +182,11 @@ def run_cell(
     study = load_study(cell.study, cell.home)
     measures = [column.by[cell.scale] for column in study.columns if cell.scale in column.by]
     result = json.loads(path.read_text("utf-8")) if path.exists() else {}
-    missing = [measure for measure in measures if measure.key not in result.get("scores", {})]
+    root = data or data_root()
+    known = result.get("scores", {})
+    missing = [measure for measure in measures if measure.key not in known and _is_at_hand(measure, root)]
     if result and not missing:
         return path
-    root = data or data_root()
     begin = time.monotonic()
     recipe = located(cell.recipe, work / "data", root).model_copy(update={"name": cell.key})
     done = run(recipe, out=folder, resume=(folder / "recipe.toml").exists(), watch=watch)
@@ -209,6 +210,13 @@ def run_cell(
     write_atomically(path, [(json.dumps(result, indent=1) + "\n").encode()])
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)
     return path
+
+
+def _is_at_hand(measure: Measure, data: Path) -> bool:
+    """Whether a column can be measured here; a face set that is not there leaves it open, to be measured later."""
+    if not measure.data:
+        return True
+    return (data / measure.data[1:] if measure.data.startswith("@") else Path(measure.data)).exists()
 
 
 def _measured(
@@ -321,7 +329,13 @@ def orderings(study: Study, numbers: Mapping[str, Mapping[str, Entry]]) -> list[
     """
     found = []
     for column in study.columns:
-        rows = [row for row in study.rows if column.name in row.paper and column.name in numbers.get(row.name, {})]
+        rows = [
+            row
+            for row in study.rows
+            if column.name in row.paper
+            and column.name in numbers.get(row.name, {})
+            and not math.isnan(numbers[row.name][column.name].mean)
+        ]
         for i, one in enumerate(rows):
             for other in rows[i + 1 :]:
                 theirs = one.paper[column.name] - other.paper[column.name]

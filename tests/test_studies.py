@@ -127,6 +127,19 @@ what = "other synthetic faces"
     assert {k: v for k, v in after.items() if k != "scores"} == {k: v for k, v in before.items() if k != "scores"}
 
 
+def test_a_column_whose_faces_are_not_there_is_left_open(tmp_path: Path) -> None:
+    base = (home() / "fedgc" / "_base.toml").read_text()
+    column = '[[columns]]\nname = "x"\n[columns.by.smoke]\nprotocol = "lfw"\ndata = "nowhere"\nwhat = "x"\n'
+    rows = 'title = "t"\nsource = "s"\n[[rows]]\nname = "fedpe"\nlabel = "FedPE"\n'
+    (tmp_path / "fedgc").mkdir()
+    (tmp_path / "fedgc" / "open.toml").write_text(rows + column + base)
+    (cell,) = cells("fedgc/open", "smoke", [1], tmp_path)
+    result = json.loads(run_cell(cell, tmp_path / "work", tmp_path / "results").read_text())
+    assert "lfw nowhere accuracy" not in result["scores"]
+    entry = table(load_study("fedgc/open", tmp_path), "smoke", {"fedpe": [result]})["fedpe"]["x"]
+    assert math.isnan(entry.mean)
+
+
 def test_parts_that_are_named_anew_replace_those_below() -> None:
     below: dict[str, Any] = {"method": {"name": "fedpe", "embeddings": "fixed"}, "training": {"loss": "softmax"}}
     above = {"method": {"name": "fedgc"}, "training": {"epochs": 2}}

@@ -107,7 +107,7 @@ def _number(value: float | None) -> str:
 
 
 def _ours(entry: Any) -> str:
-    if entry is None:
+    if entry is None or math.isnan(entry.mean):
         return "-"
     spread = "" if math.isnan(entry.spread) else f" ± {entry.spread:.2f}"
     best = "" if math.isnan(entry.chosen) else f" (chosen round {entry.chosen:.2f})"
