@@ -22,6 +22,7 @@ from fedvisage.core.errors import FedVisageError
 from fedvisage.deploy.certificates import check_kit
 from fedvisage.deploy.folder import SITE, Deployment
 from fedvisage.deploy.party import open_party_folder
+from fedvisage.deploy.provision import place_server
 from fedvisage.federation import nvflare
 from fedvisage.federation.nvflare.console import Unreachable
 from fedvisage.federation.nvflare.link import NAME as SOCKET
@@ -50,6 +51,7 @@ def server_command(folder: Path) -> tuple[list[str], Path]:
     """How the server's process is started, after seeing that it can be; and where."""
     kit = folder.absolute() / "server"
     check_kit(kit)
+    place_server(kit)
     return _command(["-P", SERVER], kit, "fed_server.json", []), kit
 
 

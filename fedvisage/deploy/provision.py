@@ -159,15 +159,25 @@ def _secure_server(kit: Path) -> None:
     resources = _read(kit / "local" / "resources.json.default")
     resources |= {"class_list_enforcement_mode": "enforce", "class_allow_list": list(ALLOWED)}
     resources["servers"][0] |= {"heart_beat_timeout": 30}
-    resources["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"] = str(kit / "snapshots")
     resources["components"] = [part for part in resources["components"] if "log" not in part["id"]]
     for part in resources["components"]:
-        if part["id"] == "job_manager":
-            part["args"]["uri_root"] = str(kit / "jobs")
         if part["id"] == "job_scheduler":
             part["args"] |= {"min_schedule_interval": 1.0, "max_schedule_interval": 5.0}
     _write(kit / "local" / "resources.json", resources)
     _write(kit / "local" / "authorization.json", authorization())
+    place_server(kit)
+
+
+def place_server(kit: Path) -> None:
+    """Keep jobs and snapshots in the server's folder, wherever that is now: NVFlare wants absolute paths."""
+    path = kit / "local" / "resources.json"
+    resources = _read(path)
+    resources["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"] = str(kit / "snapshots")
+    for part in resources["components"]:
+        if part["id"] == "job_manager":
+            part["args"]["uri_root"] = str(kit / "jobs")
+    if resources != _read(path):
+        _write(path, resources)
 
 
 def authorization() -> dict[str, Any]:

@@ -18,7 +18,7 @@ INTERVAL = 0.05
 NAME = "fedvisage"
 
 
-def write_job(folder: Path, sites: Sequence[str], silence: float) -> Path:
+def write_job(folder: Path, sites: Sequence[str], silence: float, executor: str = EXECUTOR) -> Path:
     """A job for some sites, written below `folder`; one application for the server, one for the parties."""
     job = folder / NAME
     meta = {
@@ -41,7 +41,7 @@ def write_job(folder: Path, sites: Sequence[str], silence: float) -> Path:
         "default_task_fetch_interval": INTERVAL,
         "task_check_interval": 1.0,
         "job_heartbeat_interval": 2.0,
-        "executors": [{"tasks": ["*"], "executor": {"path": EXECUTOR, "args": {}}}],
+        "executors": [{"tasks": ["*"], "executor": {"path": executor, "args": {}}}],
         "components": [],
         "task_data_filters": [],
         "task_result_filters": [],

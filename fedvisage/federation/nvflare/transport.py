@@ -17,7 +17,7 @@ from pathlib import Path
 from fedvisage.core.errors import FedVisageError
 from fedvisage.core.parcel import Parcel, Stamp, decode, pieces
 from fedvisage.federation.nvflare.console import Console, Unreachable, patiently
-from fedvisage.federation.nvflare.jobs import write_job
+from fedvisage.federation.nvflare.jobs import EXECUTOR, write_job
 from fedvisage.federation.nvflare.link import Closed, Link, Listener
 from fedvisage.federation.nvflare.wire import PREPARE, own_groups, shared_groups
 from fedvisage.federation.transport import Failure
@@ -44,6 +44,8 @@ class Station:
     """Seconds to wait for a server that does not answer."""
     gather: float = 60.0
     """Seconds to wait for sites that are not connected, at the start and after the server was away."""
+    executor: str = EXECUTOR
+    """What answers at the sites."""
 
 
 class Lost(Exception):
@@ -216,7 +218,7 @@ class NVFlare:
         folder = station.folder / "job"
         try:
             number = patiently(
-                lambda: console.submit(write_job(folder, sorted(sites), station.silence)), station.patience, what
+                lambda: console.submit(write_job(folder, sorted(sites), station.silence, station.executor)), station.patience, what
             )
         finally:
             shutil.rmtree(folder, ignore_errors=True)

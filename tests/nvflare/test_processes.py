@@ -1,0 +1,87 @@
+"""Starting and ending a federation leaves nothing behind: no process, no port, no temporary file."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from real_hosts import recipe_with
+
+from fedvisage.build import resolve
+from fedvisage.core.errors import FedVisageError
+from fedvisage.deploy.folder import Deployment, Settings
+from fedvisage.deploy.processes import down, running, up
+from fedvisage.deploy.provision import create, free_port
+from fedvisage.deploy.shares import hand_out, roles_of
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Deployment]:
+    recipe = resolve(recipe_with(tmp_path, {"partition.parties": 1}))
+    deployment = create(tmp_path / "federation", Settings(port=free_port(), parties=roles_of(recipe)))
+    hand_out(recipe, deployment)
+    yield deployment
+    deployment.console.close()
+    down(deployment)
+
+
+def listens(deployment: Deployment) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", deployment.settings.port)) == 0
+
+
+def test_the_command_line_starts_shows_and_ends_a_federation(small: Deployment) -> None:
+    def command(*words: str) -> dict[str, object]:
+        done = subprocess.run(
+            [sys.executable, "-m", "fedvisage", "deploy", *words, str(small.folder), "--json"],
+            capture_output=True, text=True, timeout=240, check=True,
+        )  # fmt: skip
+        answer: dict[str, object] = json.loads(done.stdout)
+        return answer
+
+    before = set(os.listdir(tempfile.gettempdir()))
+    command("up")
+    assert listens(small)
+    hosts = command("status")["hosts"]
+    assert {host: entry["connected"] for host, entry in hosts.items()} == {"server": "", "party-00": "yes"}
+    assert all(entry["running"] == "1" and entry["expires"] > "2026" for entry in hosts.values())
+    assert "party-00 registered" in str(command("logs")["lines"])
+    assert command("down")["ended"] == 2
+    assert running(small) == []
+    assert not listens(small)
+    left = set(os.listdir(tempfile.gettempdir())) - before
+    assert not [name for name in left if "nvflare" in name or "fedvisage" in name]
+    assert not (small.server / "run.sock").exists()
+
+
+def test_a_start_that_fails_or_is_interrupted_leaves_nothing(small: Deployment) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", small.settings.port))
+        taken.listen()
+        with pytest.raises(FedVisageError, match=f"port {small.settings.port} is taken"):
+            up(small)
+    assert running(small) == []
+    kit = small.party("party-00") / "site" / "startup" / "fed_client.json"
+    right = kit.read_text()
+    kit.write_text("{")
+    with pytest.raises(FedVisageError, match=r"party-00 ended at once|not connected after"):
+        up(small, patience=40)
+    assert running(small) == []
+    kit.write_text(right)
+    script = "import sys; from pathlib import Path; from fedvisage.deploy.processes import up; " \
+        "from fedvisage.deploy import open_deployment; up(open_deployment(Path(sys.argv[1])))"  # fmt: skip
+    with subprocess.Popen([sys.executable, "-c", script, str(small.folder)], stderr=subprocess.DEVNULL) as starting:
+        while not running(small):
+            assert starting.poll() is None
+        starting.send_signal(signal.SIGTERM)
+    assert starting.returncode != 0
+    assert running(small) == []
+    assert not listens(small)
