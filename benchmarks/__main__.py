@@ -27,6 +27,7 @@ ALL = (
     "momentum",
     "importing",
     "fuzzing",
+    "nvflare",
 )
 
 

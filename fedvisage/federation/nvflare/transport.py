@@ -217,9 +217,8 @@ class NVFlare:
         sites = self._gather(asked)
         folder = station.folder / "job"
         try:
-            number = patiently(
-                lambda: console.submit(write_job(folder, sorted(sites), station.silence, station.executor)), station.patience, what
-            )
+            job = write_job(folder, sorted(sites), station.silence, station.executor)
+            number = patiently(lambda: console.submit(job), station.patience, what)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         link, present = self._hear(number)

@@ -1,0 +1,201 @@
+"""Real hosts: exchange time against NVFlare's own exchange of the same tensors, and the server's memory.
+
+Both federations run on this machine at the same time, with mutual TLS, the same intervals and parties that do nothing;
+their exchanges alternate. The memory is that of all processes of the server's host (the run, NVFlare's server and its
+job) at their peak, less what the same run needs with a tiny network.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import psutil
+import safetensors.torch as safetensors
+import torch
+
+from benchmarks.common import Row, Scale, seconds, side_by_side
+from benchmarks.nvflare_peer import TENSORS
+from fedvisage.core.flat import flat_views
+from fedvisage.core.parcel import BACKBONE, Parcel, Stamp, decode, encode
+from fedvisage.deploy.folder import Deployment, Settings
+from fedvisage.deploy.processes import down, running, up
+from fedvisage.deploy.provision import create, free_port
+from fedvisage.faces.faceset import FaceSet, write_faceset
+from fedvisage.faces.synthetic import SyntheticFaces
+from fedvisage.federation.nvflare import NVFlare
+from fedvisage.federation.nvflare.jobs import RELAY, write_job
+from fedvisage.federation.nvflare.link import Link, Listener
+from fedvisage.models import create_backbone
+
+Exchange = Callable[[int], float]
+"""Seconds for an exchange of so many parameters."""
+PEER = "benchmarks.nvflare_peer"
+ROOT = str(Path(__file__).parents[1])
+
+
+def measure(scale: Scale) -> list[Row]:
+    rows = [packing()]
+    if scale == "smoke":
+        return rows
+    with ExitStack() as stack:
+        ours, bare = stack.enter_context(our_exchange()), stack.enter_context(bare_exchange())
+        for parameters, times in ((1_000_000, 7), (24_000_000, 5 if scale == "full" else 3)):
+            mine, theirs, ratio = side_by_side(partial(ours, parameters), partial(bare, parameters), times)
+            name = f"exchange over hosts, {parameters // 1_000_000}M parameters, 2 parties"
+            rows.append(Row.of(name, mine, theirs, "s", "bare NVFlare", "<= 1.3", ratio))
+    return [*rows, server_memory()]
+
+
+def tensors(parameters: int) -> dict[str, torch.Tensor]:
+    each = parameters // TENSORS
+    layout = {f"w{n}": ((each,), torch.float32) for n in range(TENSORS)}
+    return flat_views(layout, torch.arange(TENSORS * each, dtype=torch.float32))
+
+
+def packing() -> Row:
+    """Bytes of a parcel there and back, against safetensors' own functions with the same tensors."""
+    group = tensors(1_000_000)
+    parcel = Parcel({BACKBONE: group})
+    ours, theirs, ratio = side_by_side(
+        lambda: seconds(lambda: decode(bytearray(encode(parcel)))),
+        lambda: seconds(lambda: safetensors.load(safetensors.save(dict(group)))),
+        9,
+    )
+    return Row.of(
+        "parcel to bytes and back, 1M parameters", 1e3 * ours, 1e3 * theirs, "ms", "safetensors", "<= 1.3", ratio
+    )
+
+
+@contextmanager
+def federation(parties: int, size: int = 16, identities: int = 2) -> Iterator[Deployment]:
+    """A federation of real processes; what the benchmark's classes need is allowed at its sites."""
+    with TemporaryDirectory() as place:
+        names = {f"party-{number:02d}": "trainer" for number in range(parties)}
+        deployment = create(Path(place) / "federation", Settings(port=free_port(), parties=names, silence=120.0))
+        faces = SyntheticFaces(1, identities, 4, size)
+        people = FaceSet(faces, faces.labels, tuple(f"p{n}" for n in range(identities)))
+        for name in names:
+            write_faceset(deployment.party(name) / "faces", people)
+        for kit in deployment.kits().values():
+            path = kit / "local" / "resources.json"
+            path.write_text(json.dumps(json.loads(path.read_text()) | {"class_allow_list": ["*"]}))
+        before = os.environ.get("PYTHONPATH", "")
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [ROOT, before]))
+        try:
+            yield deployment
+        finally:
+            deployment.console.close()
+            down(deployment)
+            os.environ["PYTHONPATH"] = before
+
+
+@contextmanager
+def our_exchange() -> Iterator[Exchange]:
+    with federation(2) as deployment:
+        up(deployment)
+        station = replace(deployment.station, executor=f"{PEER}.EchoParty")
+        transport = NVFlare(station)
+        transport.begin(lambda party: b"", None, lambda stamp, text: print(text))
+
+        def exchange(parameters: int) -> float:
+            group = tensors(parameters)
+            stamp = Stamp(1, "train", 1)
+            parcels = {party: Parcel({BACKBONE: group}, stamp=stamp) for party in deployment.roles}
+
+            def work() -> None:
+                answers = dict(transport.exchange(parcels))
+                assert all(isinstance(answer, Parcel) for answer in answers.values()), answers
+
+            return seconds(work)
+
+        try:
+            yield exchange
+        finally:
+            transport.close()
+
+
+@contextmanager
+def bare_exchange() -> Iterator[Exchange]:
+    with federation(2) as deployment:
+        for name in deployment.roles:
+            (deployment.party(name) / "site" / "local" / "privacy.json").unlink()
+        up(deployment)
+        listener = Listener(deployment.server)
+        job = write_job(deployment.folder / "bare", sorted(deployment.roles), 0.0, f"{PEER}.BareParty")
+        settings = job / "server" / "config" / "config_fed_server.json"
+        text = settings.read_text().replace(RELAY, f"{PEER}.BareController").replace('"silence": 0.0', "")
+        settings.write_text(text)
+        deployment.console.submit(job)
+        link: Link = listener.accept(120)
+        link.receive(60)
+
+        def exchange(parameters: int) -> float:
+            link.send({"kind": "go", "parameters": parameters})
+            header, _ = link.receive(300)
+            assert header["sum"] == 4.0, header
+            return float(header["seconds"])
+
+        try:
+            yield exchange
+        finally:
+            link.send({"kind": "end"})
+            link.close()
+            listener.close()
+
+
+RUN = """
+import sys
+import fedvisage as fv
+changes = {
+    "faces.size": 112, "faces.identities": 4, "faces.images_per_identity": 2, "partition.parties": 1,
+    "partition.held_out": 0.0, "training.batch_size": 2, "training.steps": 1, "federation.rounds": 3,
+    "method.name": "fedpe", "backbone.name": sys.argv[3], "evaluation.pairs": 0, "compare": [],
+    "partition.public": 0, "partition.test": 0, "partition.identities_per_party": 4, "pretrain.epochs": 0,
+    "federation.evaluate_every": 0,
+}
+fv.run(fv.load_recipe("smoke", changes), out=sys.argv[2], on=sys.argv[1])
+"""
+
+
+def server_memory() -> Row:
+    """A federated run of IR-18 over three parties: peak memory at the server's host, in sizes of the model."""
+    model = create_backbone("ir-18", device="meta")
+    size = sum(p.numel() * 4 for p in model.parameters()) / 1e6
+    with federation(3, 112, 4) as deployment:
+        up(deployment)
+        base = peak_of_run(deployment, "ir-tiny")
+        full = peak_of_run(deployment, "ir-18")
+    grown = full - base
+    name = "server's memory, fedpe, IR-18, 3 hosts"
+    return Row.of(name, grown, size, "MB", "the model's size", "< 6", grown / size)
+
+
+def peak_of_run(deployment: Deployment, backbone: str) -> float:
+    """Most memory (MB) that the processes of the server's host held at one time during a run."""
+    with TemporaryDirectory() as out:
+        command = [sys.executable, "-c", RUN, str(deployment.folder), f"{out}/run", backbone]
+        process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        peak = 0.0
+        watched: dict[int, psutil.Process] = {}
+        while process.poll() is None:
+            pids = [process.pid, *(one.pid for one in running(deployment) if one.host == "server")]
+            watched |= {pid: psutil.Process(pid) for pid in pids if pid not in watched and psutil.pid_exists(pid)}
+            for _ in range(20):
+                total = 0
+                for one in list(watched.values()):
+                    with suppress(psutil.Error):
+                        total += one.memory_full_info().uss
+                peak = max(peak, total / 1e6)
+                time.sleep(0.02)
+        assert process.returncode == 0, f"the run of {backbone} failed"
+        return peak
