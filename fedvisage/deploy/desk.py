@@ -17,9 +17,10 @@ import torch
 
 from fedvisage.build import Parts, build_parts, freeze, make_network, prepare_faces
 from fedvisage.config import Recipe, to_toml, validated
+from fedvisage.core.assembly import Assembly
 from fedvisage.core.codec import read_state, state_bytes
 from fedvisage.core.errors import FedVisageError
-from fedvisage.core.parcel import Parcel, Tensors
+from fedvisage.core.parcel import PUBLIC_EMBEDDINGS, Parcel, Tensors
 from fedvisage.core.phase import SOURCE, TRAINER
 from fedvisage.core.randomness import Streams
 from fedvisage.core.weights import Weights
@@ -174,6 +175,9 @@ class FaceDesk:
         """Public people, after comparing them with the server's."""
         found = self.folder.public()
         wanted = self.invitation.public
+        phases = Assembly(self.invitation.parts.components).phases.values()
+        if found is None and any(PUBLIC_EMBEDDINGS in {*phase.down, *phase.up} for phase in phases):
+            self._refuse(f"the run needs the public faces {wanted[:16]} in {self.folder.settings.public}/")
         if found is not None and wanted and digest(Faces(found, np.arange(len(found)))) != wanted:
             self._refuse("its public faces are not the ones of the run")
         return found

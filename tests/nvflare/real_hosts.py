@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import fedvisage as fv
+from fedvisage.build import resolve
 from fedvisage.config import Recipe
 from fedvisage.core.parcel import PRIVATE_EMBEDDINGS
-from fedvisage.deploy.folder import Deployment
-from fedvisage.deploy.processes import end, running, start_one, up
+from fedvisage.deploy.folder import Deployment, Settings
+from fedvisage.deploy.processes import down, end, running, start_one, up
+from fedvisage.deploy.provision import create, free_port
+from fedvisage.deploy.shares import hand_out, roles_of
 from fedvisage.privacy import Policy
 
 RECIPE = """
@@ -88,6 +93,27 @@ class Hosts:
 
     def wait_connected(self, patience: float = 60) -> None:
         up(self.deployment, patience)
+
+
+@contextmanager
+def started(folder: Path, recipe: Recipe) -> Iterator[Hosts]:
+    """A federation that has the recipe's faces, as real processes; nothing of it is left afterwards."""
+    recipe = resolve(recipe)
+    settings = Settings(port=free_port(), parties=roles_of(recipe), silence=10.0, gather=40.0, patience=120.0)
+    deployment = create(folder / "federation", settings, EVERYTHING)
+    hand_out(recipe, deployment)
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(FAULTS), *([before] if before else [])])
+    try:
+        up(deployment)
+        yield Hosts(deployment)
+    finally:
+        down(deployment)
+        deployment.console.close()
+        os.environ.pop("PYTHONPATH")
+        if before is not None:
+            os.environ["PYTHONPATH"] = before
+    assert running(deployment) == []
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:

@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
-from real_hosts import Hosts, recipe_with, rows
+from real_hosts import Hosts, recipe_with, rows, started
 
 import fedvisage as fv
 from fedvisage.core.method import METHODS
 from fedvisage.privacy import read_ledger
 
-FEDERATED = sorted(name for name, kind in METHODS.items() if not kind.pools)
+ROLES: dict[str, dict[str, Any]] = {
+    "feduda": {
+        "partition.groups": {
+            "source": {"role": "source", "identities_per_party": 3},
+            "target": {"role": "target", "identities_per_party": 3},
+        },
+        "method.pretrain_rounds": 1,
+    },
+    "pfm": {
+        "faces.identities": 16,
+        "partition.parties": 2,
+        "partition.validators": 1,
+        "partition.identities_per_validator": 4,
+        "weighting": {"name": "fv", "pairs": 8, "folds": 2, "smoothing": 0.5},
+    },
+}
+"""Methods that need, or are tried with, parties of other roles: a federation of their own."""
+FEDERATED = sorted(name for name, kind in METHODS.items() if not kind.pools and name != "feduda")
 
 
 @pytest.fixture(scope="module")
@@ -56,3 +74,15 @@ def test_private_state_stays_on_the_partys_disk(both: tuple[Path, Path], hosts: 
     assert not list(both[1].glob("**/states.sqlite"))
     for party in hosts.deployment.roles:
         assert (hosts.deployment.party(party) / "state" / run / "states.sqlite").is_file()
+
+
+@pytest.mark.parametrize("name", sorted(ROLES))
+def test_sources_targets_and_validators_are_hosts_like_any_other(name: str, tmp_path: Path) -> None:
+    recipe = recipe_with(tmp_path, {"method.name": name, "federation.evaluate_every": 0, **ROLES[name]})
+    here, there = tmp_path / "here", tmp_path / "there"
+    fv.run(recipe, out=here)
+    with started(tmp_path, recipe) as hosts:
+        assert len(set(hosts.deployment.roles.values())) == 2
+        fv.run(recipe, out=there, on=hosts.folder)
+    assert (here / "model.safetensors").read_bytes() == (there / "model.safetensors").read_bytes()
+    assert rows(here) == rows(there)

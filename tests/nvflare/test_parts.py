@@ -205,6 +205,11 @@ def test_public_faces_that_are_not_the_runs_refuse_the_party(party: PartyFolder)
         FaceDesk(party, "party-00", Invitation("0" * 16, recipe, "", TRAINER, "0" * 64, {}, {}))
 
 
+def test_a_run_that_needs_public_faces_refuses_a_party_without_them(party: PartyFolder) -> None:
+    with pytest.raises(Refused, match=r"the run needs the public faces .* in public/"):
+        FaceDesk(party, "party-00", invite(method={"name": "fedfr"}))
+
+
 @pytest.mark.parametrize(
     ("name", "change", "reason"),
     [
