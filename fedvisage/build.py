@@ -18,6 +18,7 @@ from fedvisage.core.codec import load_state
 from fedvisage.core.errors import FedVisageError
 from fedvisage.core.flat import layout
 from fedvisage.core.method import METHODS, REGULARISERS, WEIGHTINGS, Component, Method, PartyFaces, Weighting
+from fedvisage.core.parcel import OPTIMISER
 from fedvisage.core.phase import VALIDATOR
 from fedvisage.core.randomness import Streams
 from fedvisage.core.registry import Registry
@@ -65,7 +66,7 @@ def build_parts(recipe: Recipe, compared: str = "") -> Parts:
                 f"keep, and {recipe.method['name']} as set here has none: choose another method, or regulariser 'none'"
             )
         others.append(_make(REGULARISERS, recipe, "regulariser", regulariser))
-    if settings.batchnorm == "recalibrate":
+    if settings.batchnorm == "recalibrate" and not method.has_no_global_model:
         others.append(_methods.Recalibrate())
     if settings.evaluate_every:
         others.append(_methods.EvaluateAtParties(method=method, every=settings.evaluate_every))
@@ -105,11 +106,8 @@ def resolve(recipe: Recipe) -> Recipe:
         build_parts(recipe, other)
     loss_of(recipe.training)
     loss_of(recipe.pretrain)
-    if recipe.federation.batchnorm == "local" and recipe.partition.test:
-        raise FedVisageError(
-            "federation.batchnorm = 'local' leaves no generic model to test on unseen people: "
-            "set partition.test = 0 and federation.evaluate_every = 1, or use 'average'"
-        )
+    _check_batchnorm(recipe, parts)
+    _check_aggregation(recipe, parts)
     _check_frozen_stages(recipe)
     _check_weighting(recipe, parts)
     regulariser = next((part for part in parts.others if type(part) in REGULARISERS.values()), None)
@@ -119,6 +117,29 @@ def resolve(recipe: Recipe) -> Recipe:
         "regulariser": _table(recipe.regulariser.get("name", parts.method.default_regulariser) or NONE, regulariser),
     }
     return recipe.model_copy(update=tables)
+
+
+def _check_batchnorm(recipe: Recipe, parts: Parts) -> None:
+    if recipe.federation.batchnorm != "local":
+        return
+    for people in ("test", "validation"):
+        if getattr(recipe.partition, people):
+            raise FedVisageError(
+                "federation.batchnorm = 'local' leaves no generic model to test on unseen people: "
+                f"set partition.{people} = 0 and federation.evaluate_every = 1, or use 'average'"
+            )
+    if any(phase.trains and phase.when == "start" for phase in parts.method.phases()):
+        raise FedVisageError(
+            "federation.batchnorm = 'local' keeps what one party learns at the start from the others: use 'average'"
+        )
+
+
+def _check_aggregation(recipe: Recipe, parts: Parts) -> None:
+    """Control variates and momenta are sums over parties: they mean nothing after a median, or clipped."""
+    rule = recipe.federation.aggregation
+    if rule != "mean" and any(OPTIMISER in phase.up for phase in parts.method.phases()):
+        name = recipe.method["name"]
+        raise FedVisageError(f"method '{name}' needs plain averages: federation.aggregation = '{rule}' breaks them")
 
 
 def _check_frozen_stages(recipe: Recipe) -> None:

@@ -36,9 +36,9 @@ from fedvisage.config import Federation as FederationSettings
 from fedvisage.config import Recipe, load_recipe
 from fedvisage.core.codec import State, load_state, save_state, write_atomically
 from fedvisage.core.errors import FedVisageError
-from fedvisage.core.method import Party
+from fedvisage.core.method import Method, Party
 from fedvisage.core.parcel import BACKBONE, BUFFERS, PUBLIC_EMBEDDINGS, Parcel, Tensors
-from fedvisage.core.phase import TRAINER
+from fedvisage.core.phase import TRAINER, VALIDATOR
 from fedvisage.core.randomness import Streams
 from fedvisage.core.weights import COUNTER, Weights, snapshot
 from fedvisage.deploy.hosting import Hosting, noted, open_hosting
@@ -129,6 +129,7 @@ class _Run:
         self.streams = Streams(recipe.seed)
         self.faces = open_faces(recipe, folder / CACHE)
         self.partition = self._partition()
+        self._check_roles()
         self.device = choose_device(recipe.federation.device)
         self.model = make_network(recipe, self.device, self.streams.torch("backbone"))
         self.weights = Weights(self.model, recipe.federation.batchnorm)
@@ -137,6 +138,19 @@ class _Run:
     def _open_tests(self) -> None:
         self.test = self._people(self.partition.test)
         self.validation = self._people(self.partition.validation)
+
+    def _methods(self) -> list[Method]:
+        """The recipe's method and those it is compared with."""
+        return [build_parts(self.recipe, name).method for name in ("", *self.recipe.compare)]
+
+    def _check_roles(self) -> None:
+        """Refuse parties that a method would leave out or could not train."""
+        roles = {share.role for share in self.partition.parties.values()} - {VALIDATOR}
+        for name, method in zip((self.recipe.method["name"], *self.recipe.compare), self._methods(), strict=True):
+            strange = sorted(roles - method.roles)
+            if strange:
+                known = " and ".join(sorted(method.roles))
+                raise FedVisageError(f"the partition has a {strange[0]}, but method '{name}' is for {known} parties")
 
     def _people(self, images: Sequence[int]) -> TestSet | None:
         """A set of people to score models on; None without images."""
@@ -210,7 +224,7 @@ class _Run:
             self._freeze()
         if self.recipe.pretrain.epochs:
             public = {"all": self._pretrain()}
-        elif self.partition.public and build_parts(self.recipe).method.needs_public_embeddings:
+        elif self.partition.public and any(method.needs_public_embeddings for method in self._methods()):
             public = {"all": mean_embeddings(self.model, Faces(self.faces, self.partition.public))}
         self._freeze()
         weights = self.weights

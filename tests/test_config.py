@@ -148,6 +148,20 @@ def test_a_wrong_value_is_one_line_that_says_where(changes: dict[str, Any], mess
         ({"method.name": "fedavg", "method.training": {}}, r"method.training belongs in [training]"),
         ({"method.name": "fedavg", "method.rounds": 3}, r"method.rounds belongs in [federation]"),
         ({"federation.batchnorm": "local"}, "leaves no generic model to test"),
+        (
+            {"federation.batchnorm": "local", "partition.test": 0, "partition.validation": 2},
+            "leaves no generic model to test",
+        ),
+        (
+            {
+                "method.name": "feduda",
+                "method.pretrain_rounds": 1,
+                "federation.batchnorm": "local",
+                "partition.test": 0,
+            },
+            "keeps what one party learns at the start",
+        ),
+        ({"method.name": "scaffold", "federation.aggregation": "median"}, "'scaffold' needs plain averages"),
     ],
 )
 def test_what_only_the_parts_know_is_checked_before_anything_runs(changes: dict[str, Any], message: str) -> None:

@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict
 from fedvisage.core.codec import State
 from fedvisage.core.flat import Layout, layout
 from fedvisage.core.parcel import BACKBONE, BUFFERS, Parcel, Tensors
-from fedvisage.core.phase import Phase
+from fedvisage.core.phase import SOURCE, TRAINER, Phase
 from fedvisage.core.randomness import Streams
 from fedvisage.core.registry import Registry
 from fedvisage.core.weights import Weights
@@ -149,10 +149,6 @@ class Result:
     absent: dict[str, str]
     """Parties whose answer was refused or never came, with the reason."""
 
-    def average(self, name: str) -> float:
-        """Weighted average of a reported number."""
-        return sum(self.weights[party] * values[name] for party, values in self.statistics.items())
-
 
 class Component(BaseModel):
     """Something that takes part in rounds; its fields are its hyper-parameters, validated from the recipe."""
@@ -232,6 +228,8 @@ class Method(Component):
     """Whether it breaks the constraint by pooling all parties' images (upper bounds only)."""
     has_no_global_model: ClassVar[bool] = False
     """Whether only the parties' own models mean anything."""
+    roles: ClassVar[frozenset[str]] = frozenset({TRAINER, SOURCE})
+    """Who may be in a partition besides validators: everybody else would be left out, or could not train."""
     default_weighting: ClassVar[str] = "samples"
     default_regulariser: ClassVar[str] = ""
     """The server regulariser that belongs to the method, if any."""

@@ -34,7 +34,9 @@ class Phase:
     name: str
     when: Literal["start", "round", "end"] = "round"
     every: int = 1
-    """In `round` phases: every how many rounds (and always after the last)."""
+    """In `round` phases: every how many rounds."""
+    also_last: bool = True
+    """Whether it comes in the last round, too, whatever `every` says."""
     repeats: int = 1
     """Exchanges in a row; plan and absorb see which one in `context.repeat`."""
     roles: frozenset[str] = LEARNERS

@@ -65,7 +65,8 @@ def schedule(components: Sequence[Component], rounds: int) -> list[Step]:
         here = [
             Step(min(number, rounds), phase, repeat)
             for phase in phases
-            if phase.when == when and (when != "round" or number % phase.every == 0 or number == rounds)
+            if phase.when == when
+            and (when != "round" or number % phase.every == 0 or (number == rounds and phase.also_last))
             for repeat in range(phase.repeats)
         ]
         if when == "round" and here:

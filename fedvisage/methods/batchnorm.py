@@ -48,7 +48,7 @@ class Recalibrate(Component):
         finally:
             for layer, momentum in zip(norms, before, strict=True):
                 layer.momentum = momentum
-        return Parcel({BUFFERS: party.weights.buffers})
+        return Parcel({BUFFERS: party.weights.buffers} if party.weights.buffers else {})
 
     def absorb_recalibrate(self, server: State, result: Result, context: Context) -> State:
         """The averaged statistics replace the old ones."""

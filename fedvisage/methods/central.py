@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from fedvisage.core.method import METHODS
+from fedvisage.core.phase import LEARNERS
 from fedvisage.methods.fedavg import FedAvg
 
 
@@ -14,6 +15,8 @@ class Central(FedAvg):
 
     pools: ClassVar[bool] = True
     summary: ClassVar[str] = "pools all parties' images: an upper bound that breaks the constraint"
+
+    roles: ClassVar[frozenset[str]] = LEARNERS
 
     classifier: Literal["private"] = "private"
 

@@ -64,10 +64,13 @@ class FedAvg(Method):
             Phase("train", down=down, up=up, sends=sends, reports=("samples", "loss"), trains=True),
         )
 
+    def _train_phase(self) -> Phase:
+        return next(phase for phase in self.phases() if phase.name == "train")
+
     @property
     def keeps_class_embeddings(self) -> bool:
-        """Where they are private."""
-        return self.classifier == "private"
+        """Where they are private and may move."""
+        return self.classifier == "private" and self.embeddings == "trained"
 
     @property
     def keeps_momentum(self) -> bool:
@@ -109,7 +112,7 @@ class FedAvg(Method):
 
     def plan_train(self, server: State, cohort: Sequence[str], context: Context) -> dict[str, Parcel]:
         """The global model to everybody."""
-        parcels = broadcast(server, (group for group in self.phases()[1].down if group in server), cohort)
+        parcels = broadcast(server, (group for group in self._train_phase().down if group in server), cohort)
         if self.classifier == "shared":
             for party, parcel in parcels.items():
                 parcel.statistics["class_offset"] = server["offsets"][party]

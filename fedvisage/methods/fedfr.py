@@ -36,7 +36,7 @@ from fedvisage.core.errors import FedVisageError
 from fedvisage.core.method import METHODS, Context, Images, Party, Result, broadcast
 from fedvisage.core.parcel import BACKBONE, BUFFERS, PUBLIC_EMBEDDINGS, Parcel, Tensors
 from fedvisage.core.phase import Phase
-from fedvisage.losses import binary_margin, binary_margin_bias, cosface, model_contrastive, unit
+from fedvisage.losses import binary_margin, binary_margin_bias, cosface, loss_options, model_contrastive, unit
 from fedvisage.methods.fedavg import EMBEDDINGS, FedAvg
 from fedvisage.models import Backbone
 from fedvisage.training import Batch, Loss, embed_images, hard_negatives, loss_of
@@ -65,9 +65,9 @@ class FedFR(FedAvg):
     branch: Literal["binary", "cosface", "none"] = "binary"
     branch_weight: Positive = 10.0
     branch_scale: Positive = 30.0
-    branch_margin: NotNegative = 0.4
+    branch_margin: Annotated[float, Field(ge=0, le=2)] = 0.4
     branch_balance: Annotated[float, Field(gt=0, lt=1)] = 0.7
-    branch_power: Positive = 3.0
+    branch_power: Annotated[float, Field(ge=1)] = 3.0
     branch_bias: Literal["zero", "balanced"] = "zero"
     """Where the classifiers' offsets start: as in the authors' code, or where both classes pull alike."""
     branch_reaches_backbone: bool = True
@@ -81,6 +81,11 @@ class FedFR(FedAvg):
     def needs_public_embeddings(self) -> bool:
         """Unless parties train on their own people only."""
         return self.public != "none"
+
+    @property
+    def keeps_class_embeddings(self) -> bool:
+        """Unless a second stage goes on with them where no server can reach."""
+        return super().keeps_class_embeddings and self.second_stage == "none"
 
     def phases(self) -> tuple[Phase, ...]:
         """As in FedAvg, with public class embeddings both ways; and the second stage, if any."""
@@ -122,8 +127,12 @@ class FedFR(FedAvg):
         model = party.load(parcel)
         images, hard = self.images(party, model)
         trainer = self.trainer(party, model, self._others(party, parcel))
+        if self.training.optimiser_state == "keep":
+            trainer.restore(party.state.get("optimiser", {}))
         loss = self.total_loss(party, trainer.others, parcel)
-        fit = trainer.fit(images, loss, party.streams.child("train"))
+        fit = trainer.fit(images, loss, party.streams.child("train"), self.correction(party, parcel))
+        if self.training.optimiser_state == "keep":
+            party.state["optimiser"] = trainer.state()
         self._keep(party, trainer.values())
         party.state[LOCAL] = party.weights.all()
         answer = Parcel({BACKBONE: party.weights.backbone, BUFFERS: party.weights.buffers})
@@ -198,10 +207,6 @@ class FedFR(FedAvg):
             others[OFFSETS],
         )
 
-    def absorb_train(self, server: State, result: Result, context: Context) -> State:
-        """Eq. 2 and 4: the averages become the global model and the public class embeddings."""
-        return server | result.reduced
-
     def plan_adapt(self, server: State, cohort: Sequence[str], context: Context) -> dict[str, Parcel]:
         """The final global model."""
         groups = [BACKBONE, BUFFERS, *([PUBLIC_EMBEDDINGS] if self.needs_public_embeddings else [])]
@@ -222,6 +227,7 @@ class FedFR(FedAvg):
     def second_loss(self, party: Party, others: Mapping[str, Tensor]) -> Loss:
         """CosFace, and for `distil` the divergence from the global model's logits."""
         criterion, heat = loss_of(self.training), self.distil_temperature
+        loss_scale = self.training.scale or float(str(loss_options(self.training.loss).get("scale", 1.0)))
         teacher = party.weights.twin("global", {})
         fixed = unit(_class_embeddings(others).detach().clone())
 
@@ -229,7 +235,7 @@ class FedFR(FedAvg):
             value = criterion(features, _class_embeddings(others), batch.labels)
             if self.second_stage == "fine-tune":
                 return value
-            scale = (self.training.scale or 30.0) / heat
+            scale = loss_scale / heat
             with torch.no_grad():
                 wanted = functional.log_softmax(scale * unit(teacher.features_of(batch.images)) @ fixed.T, dim=1)
             given = functional.log_softmax(scale * unit(features) @ unit(_class_embeddings(others)).T, dim=1)

@@ -10,8 +10,8 @@ One party, the source, has labelled faces; the others, the targets, have unlabel
    constraint loss (eq. 4), so that the many source faces do not undo what targets have learnt.
 
 Only the backbone travels; class embeddings and pseudo-labels stay. A target's true labels are out of the method's reach
-(`faces.shares.PartyFaces`). Table 3's ablation: no rounds is P, `source_joins = false` P+C (fine-tuning on
-pseudo-labels), `constraint = 0` P+C+FL.
+(`faces.shares.PartyFaces`). Table 3's ablation: P is the model after stage 1, `source_joins = false` P+C (fine-tuning
+on pseudo-labels), `constraint = 0` P+C+FL.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ class FedUDA(FedAvg):
     """A labelled source, unlabelled targets, pseudo-labels by clustering."""
 
     summary: ClassVar[str] = "a labelled source and unlabelled targets that cluster their faces into pseudo-labels"
+    roles: ClassVar[frozenset[str]] = frozenset({SOURCE, TARGET})
     default_weighting: ClassVar[str] = "equal"
 
     classifier: Literal["private"] = "private"
@@ -57,14 +58,19 @@ class FedUDA(FedAvg):
     clustering: Literal["c-finch", "finch", "k-means", "dbscan"] = "c-finch"
     distance: Annotated[float, Field(gt=0)] = 0.9
     """Of C-FINCH's links and DBSCAN's neighbours: Euclidean, between unit vectors."""
-    partition: int = -1
-    """Which of FINCH's partitions, from the finest (0); the coarsest is -1."""
+    partition: Annotated[int, Field(ge=-1)] = -1
+    """Which of FINCH's partitions, from the finest (0) on, or the coarsest there is (-1)."""
     clusters: Annotated[int, Field(ge=1)] = 100
     """For k-means, which has to be told."""
     smallest_cluster: Annotated[int, Field(ge=1)] = 1
     """Images of smaller clusters are left out."""
     relabel_every: Annotated[int, Field(ge=0)] = 0
     """Rounds between clusterings under the present model; 0 for the one at the start only."""
+
+    @property
+    def keeps_class_embeddings(self) -> bool:
+        """A target's clusters are no people that the server could count on: nothing acts on their embeddings."""
+        return False
 
     def phases(self) -> tuple[Phase, ...]:
         """Join; stage 1 at the source; stage 2 at the targets; rounds."""
@@ -78,7 +84,7 @@ class FedUDA(FedAvg):
         label = Phase("label", "start", sampled=False, roles=frozenset({TARGET}), down=model, reports=_FOUND)
         phases.append(label)
         if self.relabel_every:
-            phases.append(replace(label, name="relabel", when="round", every=self.relabel_every))
+            phases.append(replace(label, name="relabel", when="round", every=self.relabel_every, also_last=False))
         phases.append(replace(train, roles=members, always=frozenset({SOURCE})))
         return tuple(phases)
 
@@ -136,13 +142,20 @@ class FedUDA(FedAvg):
         """Nothing but the counts was said."""
         return server
 
+    def train(self, party: Party, parcel: Parcel) -> Parcel:
+        """As in FedAvg; a target that could not be labelled at the start is labelled first."""
+        if party.role == TARGET and PSEUDO_LABELS not in party.state:
+            self.label(party, parcel)
+        return super().train(party, parcel)
+
     def cluster(self, embeddings: NDArray[np.float32], party: Party) -> NDArray[np.int64]:
         """A cluster number for each embedding (N, d), -1 for those left out."""
         match self.clustering:
             case "c-finch":
                 labels = c_finch(embeddings, self.distance)
             case "finch":
-                labels = finch(embeddings)[self.partition]
+                levels = finch(embeddings)
+                labels = levels[min(self.partition, len(levels) - 1)]
             case "k-means":
                 labels = k_means(embeddings, min(self.clusters, len(embeddings)), party.streams.numpy("k-means"))
             case "dbscan":

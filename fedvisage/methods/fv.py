@@ -80,6 +80,7 @@ class FederatedValidation(Weighting):
         if not self.map_every:
             return enrol, validate
         grid = (self.map_steps + 1) * (self.map_steps + 2) // 2
+        scoring |= {"reports": (), "may_report": ("score",)}
         return enrol, validate, Phase("survey", every=self.map_every, repeats=grid, **scoring)  # type: ignore[arg-type]
 
     def weight(self, server: State, party: str, joined: Joined, statistics: Mapping[str, float]) -> float:
@@ -192,7 +193,9 @@ class FederatedValidation(Weighting):
         return np.sqrt(np.array([moved[v][1] for v in validators]) + self.epsilon), {**norms, **moved}
 
     def plan_survey(self, server: State, cohort: Sequence[str], context: Context) -> dict[str, Parcel]:
-        """The next weighting of the grid."""
+        """The next weighting of the grid; nothing in a round in which not all three trainers were counted."""
+        if len(server[FV]["backbones"]) != 3:
+            return {party: Parcel() for party in cohort}
         return self.send(server, self.surveyed(server, context), cohort)
 
     def surveyed(self, server: State, context: Context) -> dict[str, float]:
@@ -201,11 +204,12 @@ class FederatedValidation(Weighting):
 
     def survey(self, party: Party, parcel: Parcel) -> Parcel:
         """As for a candidate."""
-        return self.validate(party, parcel)
+        return self.validate(party, parcel) if parcel.tensors else Parcel()
 
     def absorb_survey(self, server: State, result: Result, context: Context) -> State:
         """The weighting beside its score in the metrics; nothing is learnt from it."""
-        context.numbers |= {f"weight/{party}": weight for party, weight in self.surveyed(server, context).items()}
+        if result.statistics and len(server[FV]["backbones"]) == 3:
+            context.numbers |= {f"weight/{party}": weight for party, weight in self.surveyed(server, context).items()}
         return server | {FV: forget(server[FV])} if context.repeat == len(grid(self.map_steps)) - 1 else server
 
 

@@ -18,10 +18,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple, Self
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from fedvisage.config import Training
@@ -62,9 +62,15 @@ class Separation(Component):
     shared_identities: bool = False
     """Whether people may be at several parties; parties then send keyed hashes of their people's names, once."""
     key: str = ""
-    """Of those hashes. Who knows it can test whether a name that they guess is at a party."""
+    """Of those hashes. Who knows the recipe knows it: server and parties can test a name that they guess."""
     diagnostics_every: Annotated[int, Field(ge=0)] = 1
     """Rounds between measurements of the cosines across and within parties; 0 for none."""
+
+    @model_validator(mode="after")
+    def _hashes_need_a_key(self) -> Self:
+        if self.shared_identities and not self.key:
+            raise ValueError("shared_identities needs a key, a word of this run's own that names are hashed with")
+        return self
 
     def regulariser(self, embeddings: Tensor, owner: Tensor, identity: Tensor | None) -> ValueAndGradient:
         """Value and gradient of the regulariser at all class embeddings (C, d) of parties `owner` (C,)."""
@@ -95,11 +101,13 @@ class Separation(Component):
         return Parcel({IDENTITY_TOKENS: {OWN: torch.tensor(tokens, dtype=torch.int64)}})
 
     def absorb_identify(self, server: State, result: Result, context: Context) -> State:
-        """Keep the tokens in the order of the class embeddings; a party that sent none shares nobody."""
+        """Keep the tokens in the order of the class embeddings; a party that sent none, or one twice, shares nobody."""
         tokens = torch.arange(_total(context.joined)).neg_().sub_(1)
+        answers = result.individual[IDENTITY_TOKENS]
         for party, (start, stop) in _places(context.joined).items():
-            if party in result.individual[IDENTITY_TOKENS]:
-                tokens[start:stop] = result.individual[IDENTITY_TOKENS][party][OWN]
+            own = answers[party][OWN] if party in answers else torch.empty(0)
+            if len(own) == stop - start and len(set(own.tolist())) == len(own):
+                tokens[start:stop] = own
         return server | {IDENTITY_TOKENS: tokens}
 
     def expect(self, phase: Phase, server: State, party: str, parcel: Parcel, context: Context) -> dict[str, Layout]:

@@ -43,7 +43,7 @@ def learning_rate(work: Training, round: int, rounds: int) -> float:
     if work.schedule == "steps":
         return work.learning_rate * work.decay ** sum(round > milestone for milestone in work.milestones)
     if work.schedule == "cosine":
-        return work.learning_rate * 0.5 * (1 + math.cos(math.pi * (round - 1) / max(1, rounds)))
+        return work.learning_rate * 0.5 * (1 + math.cos(math.pi * max(0, round - 1) / max(1, rounds)))
     return work.learning_rate
 
 

@@ -327,3 +327,18 @@ def test_a_shared_classifier_is_in_the_ledger_under_its_true_name(tmp_path: Path
     ups = {row["group"] for row in done.ledger() if row.get("direction") == "up"}
     assert ups == {BACKBONE, BUFFERS, PRIVATE_EMBEDDINGS, STATISTICS}
     assert done.server()[PRIVATE_EMBEDDINGS]["all"].shape[0] == 9
+
+
+def test_parties_that_a_method_would_leave_out_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(fv.FedVisageError, match="the partition has a target, but method 'fedavg' is for"):
+        run("fedavg", tmp_path / "fedavg", DOMAINS)
+    with pytest.raises(fv.FedVisageError, match="the partition has a trainer, but method 'feduda' is for"):
+        run("feduda", tmp_path / "feduda", {"partition.groups": {"party": {"parties": 2}}})
+
+
+def test_statistics_are_recalibrated_only_where_there_are_some_and_a_global_model(tmp_path: Path) -> None:
+    changes = {"federation.batchnorm": "recalibrate", "federation.rounds": 1}
+    alone = run("alone", tmp_path / "alone", changes)
+    assert "recalibrate" not in {row.get("phase") for row in alone.ledger()}
+    without = run("fedavg", tmp_path / "sphere", {**changes, "backbone.name": "sphere-20", "pretrain.epochs": 0})
+    assert BUFFERS not in {row["group"] for row in without.ledger()}

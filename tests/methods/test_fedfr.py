@@ -254,3 +254,13 @@ def test_a_cosface_branch_ignores_public_images() -> None:
 def test_without_public_people_it_says_what_is_missing(tmp_path: Path) -> None:
     with pytest.raises(FedVisageError, match=r"set partition\.public"):
         federate(tmp_path, FedFR(training=WORK, rounds=1), rounds=1, partition=PARTITION)
+
+
+def test_momentum_is_kept_over_rounds_where_the_recipe_says_so(tmp_path: Path) -> None:
+    backbones = {}
+    for state in ("reset", "keep"):
+        method = FedFR(training=WORK.model_copy(update={"optimiser_state": state}), rounds=2, threshold=HARD)
+        ran = federate(tmp_path / state, method, rounds=2, partition=PARTITION, public={"all": PHI})
+        backbones[state] = ran.server[BACKBONE]
+        assert ("optimiser" in ran.party("bob")) == (state == "keep")
+    assert any(not torch.equal(backbones["keep"][n], t) for n, t in backbones["reset"].items())

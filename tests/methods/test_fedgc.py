@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -149,10 +149,10 @@ TWO_HOLDERS = Partition(
 
 
 def test_a_person_at_several_parties_gets_the_mean_everywhere_and_is_nobodys_negative_there(tmp_path: Path) -> None:
-    part = GradientCorrection(strength=STEP, form="softmax", shared_identities=True, training=WORK, rounds=1)
+    part = GradientCorrection(strength=STEP, form="softmax", shared_identities=True, key="k", training=WORK, rounds=1)
     ran = federate(tmp_path, FedGC(training=WORK, rounds=1), rounds=1, others=(part,), partition=TWO_HOLDERS)
     rows, tokens = ran.server[PRIVATE_EMBEDDINGS]["rows"], ran.server[IDENTITY_TOKENS]
-    assert tokens.tolist() == [identity_token("", name) for name in "abccde"]
+    assert tokens.tolist() == [identity_token("k", name) for name in "abccde"]
     model, heads = network(), []
     for name in ("ann", "bob"):
         put(model, {**ran.start[BACKBONE], **ran.start[BUFFERS]})
@@ -172,13 +172,19 @@ def test_tokens_depend_on_the_name_and_the_key() -> None:
     assert all(0 <= token < 2**63 for token in tokens)
 
 
-def test_a_party_that_sends_no_tokens_shares_nobody() -> None:
-    part = GradientCorrection(shared_identities=True)
+def test_a_party_that_sends_no_tokens_or_one_twice_shares_nobody() -> None:
+    part = GradientCorrection(shared_identities=True, key="k")
     joined = {"ann": Joined("trainer", 4, 2), "bob": Joined("trainer", 4, 1)}
     context = Context(Streams(1), 0, 1, joined, {}, 4)
-    answers: Mapping[str, Any] = {"bob": {"own": torch.tensor([7])}}
-    result: Any = type("R", (), {"individual": {IDENTITY_TOKENS: answers}})
-    assert part.absorb_identify({}, result, context)[IDENTITY_TOKENS].tolist() == [-1, -2, 7]
+    twice = {"ann": {"own": torch.tensor([7, 7])}, "bob": {"own": torch.tensor([7])}}
+    for answers in ({"bob": twice["bob"]}, twice):
+        result: Any = type("R", (), {"individual": {IDENTITY_TOKENS: answers}})
+        assert part.absorb_identify({}, result, context)[IDENTITY_TOKENS].tolist() == [-1, -2, 7]
+
+
+def test_hashes_need_a_key() -> None:
+    with pytest.raises(ValueError, match="shared_identities needs a key"):
+        GradientCorrection(shared_identities=True)
 
 
 RECIPE = {
@@ -221,9 +227,18 @@ def test_the_form_goes_with_the_loss(changes: dict[str, Any], form: tuple[Any, .
     assert GradientCorrection(training=Training(**changes))._form() == form
 
 
-@pytest.mark.parametrize("method", ["alone", "central"])
-def test_a_regulariser_needs_class_embeddings_that_parties_keep(method: str) -> None:
-    changes = {"method.name": method, "regulariser.name": "cosine", "compare": []}
+@pytest.mark.parametrize(
+    "method",
+    [
+        {"method.name": "alone"},
+        {"method.name": "central"},
+        {"method.name": "feduda"},
+        {"method.name": "fedpe", "method.embeddings": "fixed"},
+        {"method.name": "fedfr", "method.second_stage": "distil"},
+    ],
+)
+def test_a_regulariser_needs_class_embeddings_that_parties_keep(method: dict[str, Any]) -> None:
+    changes = {**method, "regulariser.name": "cosine", "compare": []}
     with pytest.raises(FedVisageError, match="acts on class embeddings that parties keep"):
         build_parts(fv.load_recipe("smoke", changes))
 

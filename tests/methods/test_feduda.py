@@ -15,8 +15,10 @@ from torch import Tensor
 from fedvisage.clustering import c_finch
 from fedvisage.config import Training
 from fedvisage.core.errors import FedVisageError
-from fedvisage.core.parcel import BACKBONE, BUFFERS
+from fedvisage.core.method import Party
+from fedvisage.core.parcel import BACKBONE, BUFFERS, Parcel
 from fedvisage.core.randomness import Streams
+from fedvisage.core.weights import Weights, snapshot
 from fedvisage.faces.partition import Partition, Share, party_faces
 from fedvisage.losses import cosface
 from fedvisage.methods.feduda import FedUDA, pseudo_labelled
@@ -133,7 +135,7 @@ def test_with_the_source_left_out_only_targets_train(tmp_path: Path) -> None:
 
 
 def test_relabelling_happens_every_few_rounds_with_heads_that_fit(tmp_path: Path) -> None:
-    ran = feduda(tmp_path, rounds=2, relabel_every=2)
+    ran = feduda(tmp_path, rounds=3, relabel_every=2)
     rows = list(map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines()))
     assert [row["round"] for row in rows if row["phase"] == "relabel"] == [2]
     state = ran.party("bob")
@@ -175,3 +177,20 @@ def test_the_mean_start_puts_heads_at_their_clusters(tmp_path: Path) -> None:
     for number, head in enumerate(ran.party("bob")["class_embeddings"]):
         slow = vectors[labels == number].mean(axis=0)
         assert np.allclose(head.numpy(), slow / np.linalg.norm(slow), atol=1e-4)
+
+
+def test_a_target_that_was_not_labelled_at_the_start_is_labelled_when_it_trains() -> None:
+    weights, faces = Weights(network()), party_faces(FACES, PARTITION, "bob")[1]
+    party = Party("bob", "target", 1, faces, {}, weights, Streams(1, "parties", 1, "bob"))
+    method = FedUDA(training=WORK, rounds=1, distance=CLOSE)
+    parcel = Parcel({BACKBONE: snapshot(weights.backbone), BUFFERS: snapshot(weights.buffers)})
+    answer = method.train(party, parcel)
+    assert answer.statistics["samples"] == 12
+    assert len(party.state["class_embeddings"]) == int(party.state["pseudo_labels"].max()) + 1
+
+
+def test_a_finch_partition_beyond_the_coarsest_is_the_coarsest() -> None:
+    party: Any = None
+    embeddings = network().eval().embed(FACES.images.read(np.arange(8, 20)))
+    coarsest, beyond = (FedUDA(clustering="finch", partition=p).cluster(embeddings, party) for p in (-1, 50))
+    assert np.array_equal(coarsest, beyond)

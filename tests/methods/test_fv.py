@@ -350,3 +350,17 @@ def test_the_table_of_what_leaves_says_that_the_server_sees_each_backbone() -> N
     up = declared_groups([FedPE(), SEARCH])["train"]["up"]
     assert up[BACKBONE] == up[BUFFERS] == "weighted_sum, each seen"
     assert declared_groups([FedPE(), WEIGHTINGS["equal"]()])["train"]["up"][BACKBONE] == "weighted_sum"
+
+
+def test_a_map_is_left_out_in_a_round_in_which_a_trainer_was_absent() -> None:
+    part = FederatedValidation(map_every=1)
+    two = {name: {"w": torch.zeros(1)} for name in ("ann", "bob")}
+    server: Any = {FV: {"weights": {}, "scores": [], "norms": {}, "backbones": two, "buffers": {}}}
+    context = Context(Streams(1), 1, 1, {}, {}, 4)
+    (parcel,) = part.plan_survey(server, ["val"], context).values()
+    assert not parcel.tensors
+    party: Any = None
+    assert not part.survey(party, parcel).statistics
+    result: Any = type("R", (), {"statistics": {"val": {}}})
+    part.absorb_survey(server, result, context)
+    assert context.numbers == {}
