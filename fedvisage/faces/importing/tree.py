@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import posixpath
 import zipfile
-import zlib
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
@@ -99,7 +98,7 @@ class Archive:
         try:
             self._zip = zipfile.ZipFile(path)
             entries = [entry for entry in self._zip.infolist() if not entry.is_dir()]
-        except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError) as error:
+        except Exception as error:  # a damaged archive may raise anything, such as IndexError for a file without a name
             raise FedVisageError(f"cannot read the archive {path}: {error}") from None
         self._entries = {safe_path(entry.filename, self.name): entry for entry in entries}
 
@@ -117,7 +116,7 @@ class Archive:
         try:
             with self._zip.open(self._entries[path]) as file:
                 return file.read(most)
-        except (OSError, ValueError, RuntimeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        except Exception as error:
             raise FedVisageError(f"cannot read {path}: {error}") from None
 
 

@@ -175,6 +175,17 @@ def test_an_archive_that_is_none_is_refused(content: bytes, tmp_path: Path) -> N
         bring_in(tmp_path / "faces.zip", tmp_path / "out")
 
 
+def test_an_archive_whose_file_has_no_name_is_refused(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("x", b"")
+    data = (tmp_path / "a.zip").read_bytes()
+    place = data.rindex(b"PK\x01\x02")
+    nameless = data[: place + 28] + b"\0\0" + data[place + 30 : place + 46] + data[place + 47 :]
+    (tmp_path / "a.zip").write_bytes(nameless)
+    with pytest.raises(FedVisageError):
+        open_tree(tmp_path / "a.zip")
+
+
 def test_a_file_in_an_archive_that_unpacks_to_too_much_is_not_unpacked(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("bomb", b"\0" * 5_000_000)
