@@ -180,9 +180,9 @@ def test_an_archive_whose_file_has_no_name_is_refused(tmp_path: Path) -> None:
         archive.writestr("x", b"")
     data = (tmp_path / "a.zip").read_bytes()
     place = data.rindex(b"PK\x01\x02")
-    nameless = data[: place + 28] + b"\0\0" + data[place + 30 : place + 46] + data[place + 47 :]
+    nameless = data[: place + 28] + b"\0\0" + data[place + 30 : place + 32] + b"\1\0" + data[place + 34 :]
     (tmp_path / "a.zip").write_bytes(nameless)
-    with pytest.raises(FedVisageError):
+    with pytest.raises(FedVisageError, match=r"cannot read the archive .*a\.zip"):
         open_tree(tmp_path / "a.zip")
 
 
