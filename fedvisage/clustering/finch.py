@@ -15,8 +15,6 @@ import math
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from fedvisage.clustering.labels import Ints, in_order
@@ -106,6 +104,9 @@ def mean_rows(sums: Tensor, count: Tensor, normalise: bool) -> Tensor:
 
 def components(index: Ints, linked: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Ints:
     """Connected components (N,) of the graph that links i to index[i] wherever linked[i], by first appearance."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
     start = np.flatnonzero(linked)
     graph = coo_array((np.ones(len(start), np.int8), (start, index[start])), shape=(len(index), len(index)))
     return in_order(connected_components(graph, directed=False)[1])
