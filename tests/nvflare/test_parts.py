@@ -35,7 +35,17 @@ from fedvisage.deploy.site import FacePolicy
 from fedvisage.faces.faceset import ArrayImages, Faces, FaceSet, write_faceset
 from fedvisage.faces.partition import PartyFaces, hosted_partition, make_partition
 from fedvisage.federation.nvflare.link import Closed, Listener, call
-from fedvisage.federation.nvflare.wire import ANSWER, FAILED, join_parts, own_groups, reason_of, shared_groups
+from fedvisage.federation.nvflare.wire import (
+    ANSWER,
+    BLOCK,
+    FAILED,
+    cut,
+    join,
+    join_parts,
+    own_groups,
+    reason_of,
+    shared_groups,
+)
 from fedvisage.privacy import Policy, Refused
 
 
@@ -61,6 +71,20 @@ def test_what_the_wire_carries_is_bytes_that_nvflare_packs_without_pickle() -> N
     packed = fobs.dumps(data)
     assert b"pickle" not in packed
     assert fobs.loads(packed)[ANSWER] == data[ANSWER]
+
+
+@given(size=st.sampled_from([0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK]))
+def test_many_bytes_travel_in_blocks_and_arrive_as_they_were(size: int) -> None:
+    payload = np.arange(size, dtype=np.uint8).tobytes()
+    content = cut(payload)
+    assert isinstance(content, list) == (size > BLOCK)
+    assert join(content) == payload
+
+
+@pytest.mark.parametrize("content", [None, "text", [b"x"], [np.zeros(3)], [np.zeros((2, 2), np.uint8)], {"a": 1}])
+def test_what_is_no_bytes_is_refused(content: object) -> None:
+    with pytest.raises(ValueError, match="bytes"):
+        join(content)
 
 
 def test_a_failure_is_one_line_and_no_traceback() -> None:

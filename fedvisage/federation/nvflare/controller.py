@@ -20,9 +20,10 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
+from nvflare.app_common.decomposers import numpy_decomposers
 
 from fedvisage.federation.nvflare.link import Closed, Link, call
-from fedvisage.federation.nvflare.wire import ANSWER, FAILED, OWN, SHARED
+from fedvisage.federation.nvflare.wire import ANSWER, FAILED, OWN, SHARED, Content, cut, views
 
 INTERVAL = 0.05
 """Seconds between looks at what is to be done."""
@@ -33,12 +34,13 @@ class Relay(Controller):
 
     def __init__(self, silence: float = 30.0) -> None:
         super().__init__(task_check_period=INTERVAL)
+        numpy_decomposers.register()
         self._silence = silence
         self._seen: dict[str, float] = {}
         self._link: Link | None = None
         self._incoming: queue.Queue[tuple[dict[str, Any], bytearray] | None] = queue.Queue()
-        self._outgoing: queue.Queue[tuple[dict[str, Any], bytes] | None] = queue.Queue()
-        self._shared = b""
+        self._outgoing: queue.Queue[tuple[dict[str, Any], list[memoryview]] | None] = queue.Queue()
+        self._shared: Content = b""
         self._tasks: dict[int, Task] = {}
         """Tasks without an answer, by the run's number for them."""
 
@@ -65,7 +67,7 @@ class Relay(Controller):
         for work in (self._read, self._write):
             threading.Thread(target=work, args=(link,), daemon=True).start()
         names = sorted(client.name for client in fl_ctx.get_engine().get_clients())
-        self._outgoing.put(({"kind": "hello", "job": fl_ctx.get_job_id(), "sites": names}, b""))
+        self._outgoing.put(({"kind": "hello", "job": fl_ctx.get_job_id(), "sites": names}, []))
         while not abort_signal.triggered:
             self._give_up_silent(fl_ctx)
             try:
@@ -81,9 +83,9 @@ class Relay(Controller):
     def _act(self, header: dict[str, Any], payload: bytearray, fl_ctx: FLContext) -> None:
         kind = header["kind"]
         if kind == "shared":
-            self._shared = bytes(payload)
+            self._shared = cut(payload)
         elif kind == "task":
-            self._send(header["task"], header["party"], header["phase"], bytes(payload), fl_ctx)
+            self._send(header["task"], header["party"], header["phase"], cut(payload), fl_ctx)
         elif kind == "cancel" and header["task"] in self._tasks:
             self.cancel_task(self._tasks.pop(header["task"]), fl_ctx=fl_ctx)
 
@@ -94,7 +96,7 @@ class Relay(Controller):
                 self.cancel_task(task, fl_ctx=fl_ctx)
                 self._fail(number, f"its process reported nothing for {self._silence:g} s", gone=True)
 
-    def _send(self, number: int, party: str, phase: str, own: bytes, fl_ctx: FLContext) -> None:
+    def _send(self, number: int, party: str, phase: str, own: Content, fl_ctx: FLContext) -> None:
         data = Shareable()
         data[OWN], data[SHARED] = own, self._shared
 
@@ -113,13 +115,13 @@ class Relay(Controller):
 
     def _pass_on(self, number: int, result: Shareable) -> None:
         self._tasks.pop(number, None)
-        if isinstance(result.get(ANSWER), bytes):
-            self._outgoing.put(({"kind": "answer", "task": number}, result.pop(ANSWER)))
-        else:
+        try:
+            self._outgoing.put(({"kind": "answer", "task": number}, views(result.pop(ANSWER, None))))
+        except ValueError:
             self._fail(number, str(result.get(FAILED) or f"its site answered {result.get_return_code('nothing')}"))
 
     def _fail(self, number: int, reason: str, gone: bool = False) -> None:
-        self._outgoing.put(({"kind": "failure", "task": number, "reason": reason, "gone": gone}, b""))
+        self._outgoing.put(({"kind": "failure", "task": number, "reason": reason, "gone": gone}, []))
 
     def _read(self, link: Link) -> None:
         try:
@@ -132,7 +134,7 @@ class Relay(Controller):
         try:
             while (message := self._outgoing.get()) is not None:
                 header, payload = message
-                link.send(header, [payload] if payload else ())
+                link.send(header, payload)
                 del message, payload
         except Closed:
             self._incoming.put(None)

@@ -14,9 +14,10 @@ from nvflare.apis.fl_constant import FLContextKey
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
+from nvflare.app_common.decomposers import numpy_decomposers
 
 from fedvisage.core.parcel import Parcel, encode
-from fedvisage.federation.nvflare.wire import ANSWER, FAILED, OWN, PREPARE, SHARED, join_parts, reason_of
+from fedvisage.federation.nvflare.wire import ANSWER, FAILED, OWN, PREPARE, SHARED, cut, join, join_parts, reason_of
 
 
 class Desk(Protocol):
@@ -36,6 +37,7 @@ class PartyExecutor(Executor):
 
     def __init__(self) -> None:
         super().__init__()
+        numpy_decomposers.register()
         self._desk: Desk | None = None
 
     def open_desk(self, site: Path, name: str, message: bytes) -> Desk:
@@ -47,10 +49,10 @@ class PartyExecutor(Executor):
         answer = Shareable()
         try:
             if task_name == PREPARE:
-                self._prepare(shareable[OWN], fl_ctx)
+                self._prepare(bytes(join(shareable[OWN])), fl_ctx)
                 answer[ANSWER] = encode(Parcel())
             else:
-                answer[ANSWER] = self._handle(task_name, join_parts(shareable[SHARED], shareable[OWN]))
+                answer[ANSWER] = cut(self._handle(task_name, join_parts(shareable[SHARED], shareable[OWN])))
         except Exception as error:
             self.log_exception(fl_ctx, f"task {task_name} failed")
             return failed(reason_of(error))

@@ -1,12 +1,17 @@
 """What crosses between the run and the sites: parcels as bytes under a few names, and failures as text.
 
 A task's data holds the parcel in two parts: what all parties of the exchange receive alike, encoded once, and what is
-the party's own. A result holds an encoded parcel, or says why there is none.
+the party's own. A result holds an encoded parcel, or says why there is none. Few bytes travel within the message; many
+are cut into blocks, which NVFlare fetches one by one, so that neither side holds further copies of the whole.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fedvisage.core.errors import FedVisageError
 from fedvisage.core.parcel import Parcel, Tensors, decode
@@ -17,11 +22,42 @@ SHARED, OWN, ANSWER, FAILED = "shared", "own", "answer", "failed"
 LONGEST_REASON = 500
 
 
-def join_parts(shared: bytes | bytearray, own: bytes | bytearray) -> Parcel:
+Content = bytes | list[NDArray[np.uint8]]
+"""Bytes as NVFlare carries them."""
+BLOCK = 2_000_000
+
+
+def cut(payload: bytes | bytearray) -> Content:
+    """Bytes for the wire: blocks that look into `payload`, or a copy where they are few."""
+    if len(payload) <= BLOCK:
+        return bytes(payload)
+    whole = np.frombuffer(payload, dtype=np.uint8)
+    return [whole[start : start + BLOCK] for start in range(0, len(whole), BLOCK)]
+
+
+def views(content: object) -> list[memoryview]:
+    """The bytes that came over the wire, in pieces; a ValueError where they are something else."""
+    if isinstance(content, bytes):
+        return [memoryview(content)]
+    if not isinstance(content, list) or not all(isinstance(block, np.ndarray) for block in content):
+        raise ValueError(f"{type(content).__name__} in place of bytes")
+    if any(block.dtype != np.uint8 or block.ndim != 1 for block in content):
+        raise ValueError("blocks of something else than bytes")
+    whole: list[Any] = [np.ascontiguousarray(block) for block in content]
+    return [memoryview(block) for block in whole]
+
+
+def join(content: object) -> bytearray:
+    """The bytes that came over the wire, as one."""
+    return bytearray().join(views(content))
+
+
+def join_parts(shared: object, own: object) -> Parcel:
     """The parcel that was sent in two parts."""
-    parcel = decode(bytearray(own))
-    if shared:
-        groups = decode(bytearray(shared)).tensors
+    parcel = decode(join(own))
+    first = join(shared)
+    if first:
+        groups = decode(first).tensors
         parcel.tensors = groups | parcel.tensors
     return parcel
 
