@@ -156,14 +156,16 @@ def bare_exchange() -> Iterator[Exchange]:
 RUN = """
 import sys
 import fedvisage as fv
-changes = {
-    "faces.size": 112, "faces.identities": 4, "faces.images_per_identity": 2, "partition.parties": 1,
-    "partition.held_out": 0.0, "training.batch_size": 2, "training.steps": 1, "federation.rounds": 3,
-    "method.name": "fedpe", "backbone.name": sys.argv[3], "evaluation.pairs": 0, "compare": [],
-    "partition.public": 0, "partition.test": 0, "partition.identities_per_party": 4, "pretrain.epochs": 0,
-    "federation.evaluate_every": 0,
+table = {
+    "faces": {"size": 112, "identities": 2, "images_per_identity": 2},
+    "partition": {"held_out": 0.0},
+    "backbone": {"name": sys.argv[3]},
+    "training": {"batch_size": 2, "steps": 1},
+    "method": {"name": "fedpe"},
+    "federation": {"rounds": 3, "guard": {"norm_multiple": 1e9}},
+    "evaluation": {"pairs": 0},
 }
-fv.run(fv.load_recipe("smoke", changes), out=sys.argv[2], on=sys.argv[1])
+fv.run(fv.Recipe.model_validate(table), out=sys.argv[2], on=sys.argv[1])
 """
 
 
@@ -184,7 +186,7 @@ def peak_of_run(deployment: Deployment, backbone: str) -> float:
     """Most memory (MB) that the processes of the server's host held at one time during a run."""
     with TemporaryDirectory() as out:
         command = [sys.executable, "-c", RUN, str(deployment.folder), f"{out}/run", backbone]
-        process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         peak = 0.0
         watched: dict[int, psutil.Process] = {}
         while process.poll() is None:

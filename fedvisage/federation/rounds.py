@@ -215,6 +215,7 @@ class Federation:
             waiting.discard(party)
             done = len(parcels) - len(waiting)
             self._tell("answer", step, party=party, done=done, total=len(parcels), verdict=verdict)
+            del answer
         for party in sorted(waiting):
             if party not in late:
                 self._note_failure(step, party, "no answer", Failure("no answer"))

@@ -96,6 +96,7 @@ class _Job:
                 continue
             if header["kind"] == "answer":
                 yield party, payload
+                del payload
                 continue
             if header.get("gone"):
                 self.stuck[party] = str(header["reason"])
@@ -172,9 +173,12 @@ class NVFlare:
                 yield party, answer
                 continue
             try:
-                yield party, decode(answer)
+                decoded: Parcel | Failure = decode(answer)
             except ValueError as error:
-                yield party, Failure(f"its answer is {error}")
+                decoded = Failure(f"its answer is {error}")
+            del answer
+            yield party, decoded
+            del decoded
 
     def _turn_away(
         self, job: _Job, waiting: Mapping[str, Parcel], reachable: dict[str, Parcel]
