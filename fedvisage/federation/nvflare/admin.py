@@ -12,6 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 ACTIVE = ("RUNNING", "SUBMITTED", "APPROVED", "DISPATCHED")
@@ -28,7 +29,8 @@ def abort(session: Any, name: str) -> int:
     found = [job for job in session.list_jobs(limit=20, reverse=True) if job.get("job_name") == name]
     active = [job["job_id"] for job in found if str(job.get("status")).startswith(ACTIVE)]
     for job in active:
-        session.abort_job(job)
+        with suppress(Exception):  # after a crash the server lists jobs as running that it does not know any more
+            session.abort_job(job)
     return len(active)
 
 
