@@ -37,7 +37,9 @@ def measure(scale: Scale) -> list[Row]:
         print(f"recognition: no real faces in {DATA}, nothing measured")
         return []
     count, every = SIZES[scale]
-    rows = [against_dlib(count), onnx(min(count, 100)), *photos(every)]
+    rows = [against_dlib(count), *photos(every)]
+    if scale != "smoke":
+        rows.append(onnx(min(count, 100)))
     return [*rows, folds()] if scale == "full" else rows
 
 

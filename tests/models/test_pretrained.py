@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import dlib
 import numpy as np
 import pytest
 import torch
@@ -31,7 +32,6 @@ def network() -> DlibResNet:
 
 
 def dlibs_own(chips: np.ndarray) -> np.ndarray:
-    dlib = pytest.importorskip("dlib")
     return np.stack([dlib.face_recognition_model_v1(str(FILE)).compute_face_descriptor(chip) for chip in chips])
 
 
