@@ -111,8 +111,8 @@ def extra_trackers(names: Sequence[str], folder: Path, run: str) -> list[Tracker
 
 
 def _mlflow_home(folder: Path) -> str:
-    """The small MLflow package comes without SQLAlchemy, and wants to be told that files are meant."""
-    if find_spec("sqlalchemy"):
+    """The small MLflow package comes without a database's parts, and wants to be told that files are meant."""
+    if find_spec("sqlalchemy") and find_spec("alembic"):
         return f"sqlite:///{folder}/mlflow.db"
     os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
     return f"{folder.as_uri()}/mlruns"
