@@ -233,12 +233,10 @@ def prepare_faces(recipe: Recipe, model: Backbone, faces: FaceSet, partition: Pa
     kept = recipe.backbone.cache
     if not model.cut or not kept:
         return faces
-    if isinstance(kept, str):
-        return with_features(model, faces, np.arange(len(faces)), Path(kept))
     shares = partition.parties.values()
-    own = (share.train + share.held_out for share in shares)
+    own = (share.train + share.held_out + share.unlabelled for share in shares)
     used = itertools.chain(partition.public, partition.test, partition.validation, *own)
-    return with_features(model, faces, np.fromiter(used, np.int64), folder)
+    return with_features(model, faces, np.fromiter(used, np.int64), Path(kept) if isinstance(kept, str) else folder)
 
 
 @dataclass(frozen=True)

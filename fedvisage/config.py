@@ -74,14 +74,15 @@ class Group(People):
 
 
 def _how(part: Any) -> str:
-    return "people" if isinstance(part, dict | People) else "number"
+    return "several" if isinstance(part, list | tuple) else "people" if isinstance(part, dict | People) else "number"
 
 
+Several = tuple[People, ...]
 Part = Annotated[
-    Annotated[int, Field(ge=0), Tag("number")] | Annotated[People, Tag("people")],
+    Annotated[int, Field(ge=0), Tag("number")] | Annotated[People, Tag("people")] | Annotated[Several, Tag("several")],
     Discriminator(_how),
 ]
-"""A number of people drawn from all that are left, or a table that says who."""
+"""A number of people drawn from all that are left, or a table that says who, or several such tables."""
 
 
 class Partition(Section):
@@ -316,7 +317,7 @@ def validated(model: type[Model], table: Mapping[str, Any], where: str) -> Model
         return model.model_validate(table)
     except ValidationError as error:
         first = error.errors()[0]
-        where_in = [part for part in first["loc"] if part not in ("number", "people", "[key]")]
+        where_in = [part for part in first["loc"] if part not in ("number", "people", "several", "[key]")]
         path = ".".join(str(part) for part in where_in)
         if first["type"] == "extra_forbidden":
             known = _known(model, where_in[:-1])
@@ -360,7 +361,7 @@ def _put(table: dict[str, Any], path: str, value: Any) -> None:
 
 def _known(model: type[BaseModel], path: Sequence[Any]) -> list[str]:
     """The keys of the table at `path`; the names in a table of tables are free."""
-    parts = iter(path)
+    parts = iter([part for part in path if not isinstance(part, int)])
     for part in parts:
         annotation = model.model_fields[str(part)].annotation
         inner = _model_in(annotation)
@@ -379,9 +380,7 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
 
 
 def _write(table: Mapping[str, Any], path: str, lines: list[str]) -> None:
-    for key, value in table.items():
-        if not isinstance(value, dict):
-            lines.append(f"{key} = {_literal(value)}")
+    lines += [f"{key} = {_literal(value)}" for key, value in table.items() if not isinstance(value, dict)]
     for key, value in table.items():
         if isinstance(value, dict):
             inner = f"{path}.{key}" if path else key
@@ -394,6 +393,8 @@ def _literal(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, list):
         return "[" + ", ".join(map(_literal, value)) + "]"
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{key} = {_literal(inner)}" for key, inner in value.items()) + " }"
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     return repr(value)

@@ -154,7 +154,11 @@ class _Run:
 
     def _people(self, images: Sequence[int]) -> TestSet | None:
         """A set of people to score models on; None without images."""
-        return TestSet(Faces(self.faces, images), self.recipe.evaluation, self.streams) if images else None
+        if not images:
+            return None
+        domain, names = self.faces.domain, np.array(self.faces.domains)
+        of = names[domain[np.asarray(images)]] if domain is not None else None
+        return TestSet(Faces(self.faces, images), self.recipe.evaluation, self.streams, of)
 
     def __enter__(self) -> _Run:
         return self
@@ -261,7 +265,7 @@ class _Run:
         recipe = self.recipe
         settings = recipe.federation
         if parts.method.pools:
-            partition = partition.pooled()
+            partition = partition.pooled(parts.method.pooled_roles, parts.method.pools_without_labels)
             settings = settings.model_copy(update={"threads_per_party": settings.threads, "workers": 1})
         transport = self._transport(parts, partition, settings, folder, label)
         try:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from fedvisage.build import build_parts, freeze, make_network, resolve
-from fedvisage.config import People, Recipe
+from fedvisage.config import Part, People, Recipe
 from fedvisage.core.assembly import Assembly
 from fedvisage.core.errors import FedVisageError
 from fedvisage.core.method import Component
@@ -91,7 +91,7 @@ def identities_per_party(recipe: Recipe) -> int:
     if groups and len(said) == len(groups):
         return sum(said) // share.parties
     parts = [share.public, share.test, share.validation, share.validators * share.identities_per_validator]
-    counts = [part.count if isinstance(part, People) else part for part in parts]
+    counts = [count for part in parts for count in _counts(part)]
     if recipe.faces.source != "synthetic" or None in counts:
         raise FedVisageError("set partition.identities_per_party to plan for a face folder that is not looked at")
     left = recipe.faces.identities - sum(count or 0 for count in counts)
@@ -101,11 +101,16 @@ def identities_per_party(recipe: Recipe) -> int:
 
 
 def _public(recipe: Recipe) -> int:
-    public = recipe.partition.public
-    count = public.count if isinstance(public, People) else public
-    if count is None:
+    counts = _counts(recipe.partition.public)
+    if None in counts:
         raise FedVisageError("set partition.public.count to plan for public people who are not looked at")
-    return count
+    return sum(count or 0 for count in counts)
+
+
+def _counts(part: Part) -> list[int | None]:
+    """How many people a part asks for; None where it takes all there are."""
+    several = part if isinstance(part, tuple) else (part,)
+    return [who.count if isinstance(who, People) else who for who in several]
 
 
 def participants(recipe: Recipe) -> int:

@@ -1,16 +1,23 @@
-"""Scores of a model on identities nobody trained on: 10-fold accuracy over drawn pairs, TAR at FAR over all pairs."""
+"""Scores of a model on identities nobody trained on: 10-fold accuracy over drawn pairs, TAR at FAR over all pairs.
+
+Where the identities are of several domains, also of each domain by itself, with the share of images whose person is
+found first among one image of each of the domain's people.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedvisage.config import Evaluation
+from fedvisage.core.errors import FedVisageError
 from fedvisage.core.randomness import Streams
-from fedvisage.evaluation import Rate, all_pairs_verification, kfold_accuracy, make_pairs
+from fedvisage.evaluation import Pairs, Rate, all_pairs_verification, kfold_accuracy, make_pairs
 from fedvisage.faces.faceset import Faces
 from fedvisage.models import Backbone
 from fedvisage.training import embed_images
@@ -18,24 +25,38 @@ from fedvisage.training import embed_images
 Score = dict[str, Any]
 
 HISTOGRAM_BINS = 80
+RANK_1 = "rank-1"
 
 
 def headline(score: Score) -> dict[str, float]:
-    """The numbers of a score that a learning curve shows: accuracy and the resolved rates."""
-    accuracy = {"accuracy": score["accuracy"]} if "accuracy" in score else {}
-    return accuracy | {f"tar@{far}": tar for far, tar in score["tar"].items() if math.isfinite(tar)}
+    """The numbers of a score that a learning curve shows: accuracy and the resolved rates; then those by domain."""
+    numbers = {name: score[name] for name in ("accuracy", RANK_1) if name in score}
+    numbers |= {f"tar@{far}": tar for far, tar in score["tar"].items() if math.isfinite(tar)}
+    for domain, inner in score.get("domains", {}).items():
+        numbers |= {f"{domain} {name}": value for name, value in headline(inner).items()}
+    return numbers
 
 
 class TestSet:
-    """The test identities' images, and the pairs drawn among them."""
+    """The test identities' images, and the pairs drawn among them.
+
+    With the `domain` (N,) of each image, a name, the images of every domain are a test of their own beside.
+    """
 
     __test__ = False
 
-    def __init__(self, faces: Faces, settings: Evaluation, streams: Streams) -> None:
+    def __init__(
+        self, faces: Faces, settings: Evaluation, streams: Streams, domain: NDArray[np.str_] | None = None
+    ) -> None:
         assert faces.labels is not None
         self.faces, self.labels, self.settings = faces, faces.labels, settings
         self.rates: tuple[Rate, ...] = ()
         self.pairs = make_pairs(self.labels, settings.pairs, streams.numpy("test pairs")) if settings.pairs else None
+        names = np.unique(domain) if domain is not None else np.empty(0, np.str_)
+        self._domains = {
+            str(name): Domain(np.flatnonzero(domain == name), self.labels, settings, streams.child(str(name)))
+            for name in (names if len(names) > 1 else ())
+        }
 
     def score(self, model: Backbone) -> Score:
         """`accuracy` and its spread over folds, `tar` by FAR, and what the report draws."""
@@ -43,18 +64,18 @@ class TestSet:
 
     def score_embeddings(self, embeddings: NDArray[np.float32]) -> Score:
         """`score` from embeddings (N, d) of the images, at unit length."""
-        score: Score = {}
+        score = _verified(embeddings, self.pairs)
         if self.pairs is not None:
             left, right, same = self.pairs
-            accuracy = kfold_accuracy(embeddings[left], embeddings[right], same)
-            score |= {"accuracy": accuracy.mean, "accuracy_std": accuracy.std}
             cosines = np.einsum("nd,nd->n", embeddings[left], embeddings[right])
             score["histogram"] = {
                 name: np.histogram(cosines[same == kind], bins=HISTOGRAM_BINS, range=(-1, 1))[0].tolist()
                 for name, kind in (("genuine", True), ("impostor", False))
             }
         self.rates = all_pairs_verification(embeddings, self.labels, self.settings.fars).rates
-        score["tar"] = {f"{far:g}": float(rate) for far, rate in zip(self.settings.fars, self.rates, strict=True)}
+        score["tar"] = _by_far(self.settings, self.rates)
+        if self._domains:
+            score["domains"] = {name: domain.score(embeddings) for name, domain in self._domains.items()}
         return score
 
     def describe(self) -> dict[str, int]:
@@ -65,3 +86,37 @@ class TestSet:
         drawn = len(self.pairs.same) if self.pairs is not None else 0
         counts = {"identities": len(people), "images": len(self.labels), "pairs": drawn}
         return counts | {"all_genuine": genuine, "all_impostor": total - genuine}
+
+
+class Domain:
+    """The images of one domain among those of a test; where it has too few people for pairs, it has no accuracy."""
+
+    def __init__(self, images: NDArray[np.int64], labels: NDArray[np.int64], settings: Evaluation, streams: Streams):
+        self.images, self.labels, self.settings = images, labels[images], settings
+        self.pairs: Pairs | None = None
+        with suppress(FedVisageError):
+            self.pairs = make_pairs(self.labels, settings.pairs, streams.numpy("test pairs"))
+        order = streams.numpy("gallery").permutation(len(images))
+        self.gallery = order[np.unique(self.labels[order], return_index=True)[1]]
+        self.probes = np.setdiff1d(order, self.gallery)
+
+    def score(self, embeddings: NDArray[np.float32]) -> Score:
+        """Scores from the embeddings of all images of the test."""
+        own = embeddings[self.images]
+        score = _verified(own, self.pairs)
+        score["tar"] = _by_far(self.settings, all_pairs_verification(own, self.labels, self.settings.fars).rates)
+        if len(self.probes):
+            found = (own[self.probes] @ own[self.gallery].T).argmax(axis=1)
+            score[RANK_1] = float(np.mean(self.labels[self.gallery[found]] == self.labels[self.probes]))
+        return score
+
+
+def _verified(embeddings: NDArray[np.float32], pairs: Pairs | None) -> Score:
+    if pairs is None:
+        return {}
+    accuracy = kfold_accuracy(embeddings[pairs.left], embeddings[pairs.right], pairs.same)
+    return {"accuracy": accuracy.mean, "accuracy_std": accuracy.std}
+
+
+def _by_far(settings: Evaluation, rates: Sequence[Rate]) -> dict[str, float]:
+    return {f"{far:g}": float(rate) for far, rate in zip(settings.fars, rates, strict=True)}

@@ -63,7 +63,9 @@ def crossing_page() -> str:
     parts["pfm, weighting fv"] = (*parts["pfm"], WEIGHTINGS["fv"]())
     for name, components in sorted(parts.items()):
         if name in variants and variants[name].pools:
-            lines.append(f"| {name} | | up | all images | it pools them: an upper bound, not a federation |")
+            compared = variants[name].pools_without_labels
+            what = "it pools them, targets' unlabelled: a comparator" if compared else "it pools them: an upper bound"
+            lines.append(f"| {name} | | up | all images | {what}, not a federation |")
             continue
         for row in privacy_table(components):
             lines.append(f"| {name} | {row['phase']} | {row['direction']} | `{row['group']}` | {row['how']} |")

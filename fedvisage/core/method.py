@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict
 from fedvisage.core.codec import State
 from fedvisage.core.flat import Layout, layout
 from fedvisage.core.parcel import BACKBONE, BUFFERS, Parcel, Tensors
-from fedvisage.core.phase import SOURCE, TRAINER, Phase
+from fedvisage.core.phase import LEARNERS, SOURCE, TRAINER, Phase
 from fedvisage.core.randomness import Streams
 from fedvisage.core.registry import Registry
 from fedvisage.core.weights import Weights
@@ -70,6 +70,11 @@ class PartyFaces(Protocol):
     @property
     def public(self) -> Images | None:
         """Public people, where the method needs them at parties."""
+        ...
+
+    @property
+    def unlabelled(self) -> Images | None:
+        """Images without labels beside those it trains on, where a method pools images."""
         ...
 
 
@@ -225,7 +230,9 @@ class Method(Component):
     """A federated method. Subclasses register under a name in `METHODS`."""
 
     pools: ClassVar[bool] = False
-    """Whether it breaks the constraint by pooling all parties' images (upper bounds only)."""
+    """Whether it breaks the constraint by pooling parties' images (upper bounds and comparators only)."""
+    pools_without_labels: ClassVar[frozenset[str]] = frozenset()
+    """Of the roles whose images it pools, those whose labels it does not see."""
     has_no_global_model: ClassVar[bool] = False
     """Whether only the parties' own models mean anything."""
     roles: ClassVar[frozenset[str]] = frozenset({TRAINER, SOURCE})
@@ -239,6 +246,11 @@ class Method(Component):
     def start(self, context: Context) -> State:
         """The first server state."""
         return {BACKBONE: context.initial[BACKBONE], BUFFERS: context.initial[BUFFERS]}
+
+    @property
+    def pooled_roles(self) -> frozenset[str]:
+        """Whose images it pools, if it does."""
+        return LEARNERS
 
     @property
     def needs_public_embeddings(self) -> bool:

@@ -186,6 +186,8 @@ class FaceDesk:
 class HostedFaces:
     """A party's faces with the public ones its operator installed."""
 
+    unlabelled: Faces | None = None
+
     def __init__(self, own: PartyFaces, public: Faces | None) -> None:
         self._own, self.public = own, public
 

@@ -80,6 +80,8 @@ def _reserve(
 
 
 def _is_named(who: Part) -> bool:
+    if isinstance(who, tuple):
+        return all(map(_is_named, who))
     return isinstance(who, People) and bool(who.names or who.folds)
 
 

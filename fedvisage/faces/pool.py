@@ -54,6 +54,8 @@ class Pool:
             if not who:
                 return []
             who = People(count=who)
+        if isinstance(who, tuple):
+            return [person for one in who for person in self.take(one, part)]
         among, least = self._among(who, part), who.min_images or self._least
         domains = self._domains(who.domain)
         chosen = [

@@ -7,8 +7,8 @@ and nobody who is trained on is evaluated on, except by a party with its own peo
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from fedvisage.core.codec import write_atomically
 from fedvisage.core.errors import FedVisageError
-from fedvisage.core.phase import ROLES, TARGET, TRAINER, VALIDATOR
+from fedvisage.core.phase import LEARNERS, ROLES, TARGET, TRAINER, VALIDATOR
 from fedvisage.faces.faceset import Faces, FaceSet, Indices
 
 POOLED = "pooled"
@@ -29,6 +29,8 @@ class Share:
     role: str
     train: tuple[int, ...]
     held_out: tuple[int, ...] = ()
+    unlabelled: tuple[int, ...] = ()
+    """Further images, without labels: only where images are pooled."""
 
 
 @dataclass(frozen=True)
@@ -49,12 +51,18 @@ class Partition:
         probes = set(self.probes)
         return tuple(index for index in self.test if index not in probes) if probes else ()
 
-    def pooled(self) -> Partition:
-        """One party that holds everything the trainers hold: the upper bound that federated learning may not have."""
-        trainers = [share for share in self.parties.values() if share.role != VALIDATOR]
-        train = tuple(sorted({index for share in trainers for index in share.train}))
-        held_out = tuple(sorted({index for share in trainers for index in share.held_out}))
-        only = {POOLED: Share(TRAINER, train, held_out)}
+    def pooled(self, roles: Collection[str] = LEARNERS, unlabelled: Collection[str] = ()) -> Partition:
+        """One party that holds what these roles hold, with labels or without: what federated learning may not have."""
+
+        def images(roles: Collection[str], part: str) -> tuple[int, ...]:
+            shares = [share for share in self.parties.values() if share.role in roles]
+            return tuple(sorted({index for share in shares for index in getattr(share, part)}))
+
+        labelled = [role for role in roles if role not in unlabelled]
+        train, held_out = images(labelled, "train"), images(labelled, "held_out")
+        if not train:
+            raise FedVisageError(f"no party of this partition has images to pool: it has no {' or '.join(labelled)}")
+        only = {POOLED: Share(TRAINER, train, held_out, images(unlabelled, "train"))}
         return Partition(self.public, self.test, only, self.validation, self.probes)
 
     def check(self, labels: Indices) -> None:
@@ -98,7 +106,8 @@ class Partition:
             yield f'"probes": {json.dumps(self.probes)},\n'.encode()
             yield b'"parties": {'
             for number, (name, share) in enumerate(self.parties.items()):
-                entry = json.dumps({"identities": identities(share.train), **asdict(share)})
+                own = {name: images for name, images in asdict(share).items() if name != "unlabelled"}
+                entry = json.dumps({"identities": identities(share.train), **own})
                 yield f"{',' if number else ''}\n{json.dumps(name)}: {entry}".encode()
             yield b"\n}}\n"
 
@@ -153,10 +162,15 @@ class PartyFaces:
         self._share = share
         self._public: Sequence[int] | Faces = public
         self._labelled = share.role != TARGET
+        nobody = np.broadcast_to(np.int64(0), len(whole))
+        self._without_labels = FaceSet(whole.images, nobody, ("nobody",), features=whole.features)
         if not self._labelled:
             self._public = Faces(whole, public)
-            nobody = np.broadcast_to(np.int64(0), len(whole))
-            whole = FaceSet(whole.images, nobody, ("nobody",), features=whole.features)
+            whole = self._without_labels
+        if share.unlabelled:
+            labels = whole.labels.copy()
+            labels[_all(share.unlabelled)] = 0
+            whole = replace(whole, labels=labels)
         self._whole = whole
 
     @cached_property
@@ -171,6 +185,11 @@ class PartyFaces:
             return None
         like = self.train if self._labelled else None
         return Faces(self._whole, self._share.held_out, self._labelled, like)
+
+    @cached_property
+    def unlabelled(self) -> Faces | None:
+        """Further images without labels, where images are pooled."""
+        return Faces(self._without_labels, self._share.unlabelled, False) if self._share.unlabelled else None
 
     @cached_property
     def public(self) -> Faces | None:

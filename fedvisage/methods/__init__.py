@@ -3,6 +3,8 @@
 from fedvisage.methods import (
     alone,
     central,
+    dan,
+    dann,
     fedavg,
     fedavgm,
     fedface,
@@ -26,6 +28,8 @@ __all__ = [
     "Recalibrate",
     "alone",
     "central",
+    "dan",
+    "dann",
     "fedavg",
     "fedavgm",
     "fedface",

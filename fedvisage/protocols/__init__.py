@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fedvisage.protocols.personal import personal
 from fedvisage.protocols.protocol import PROTOCOLS, Options, Protocol, Result, run
+from fedvisage.protocols.pseudo_labels import pseudo_labels
 from fedvisage.protocols.search import fedfrbench, megaface, query_gallery
 from fedvisage.protocols.subject import Data, Subject, embed_to_file, model_digest, open_subject
 from fedvisage.protocols.templates import ijb, ijba
@@ -26,6 +27,7 @@ __all__ = [
     "model_digest",
     "open_subject",
     "personal",
+    "pseudo_labels",
     "query_gallery",
     "rfw",
     "run",

@@ -175,7 +175,8 @@ def _test_curves(
 ) -> tuple[str, list[charts.Line]] | None:
     """Accuracy (or else TAR) of every global model by round, from the start model on."""
     followed = {name: m for name, m in followed.items() if not (name in known and known[name].score.parties)}
-    measured = sorted({key for metrics in followed.values() for phase, key in metrics.curves if phase == "test"})
+    curves = {key for metrics in followed.values() for phase, key in metrics.curves if phase == "test"}
+    measured = sorted(key for key in curves if " " not in key)  # the others are of one domain only
     if not measured:
         return None
     what = "accuracy" if "accuracy" in measured else measured[0]

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -41,13 +42,14 @@ class FeatureFile:
         self.path, self.digest = path, digest
         try:
             about = json.loads(path.with_suffix(".json").read_text("utf-8"))
-            self._images = np.load(path.with_suffix(".npy"), allow_pickle=False)
+            self.images = np.load(path.with_suffix(".npy"), allow_pickle=False)
+            self._order = np.argsort(self.images)
             self._shape: tuple[int, ...] = tuple(about["shape"])
             self._row = 4 * int(np.prod(self._shape))
             self._file = os.open(path, os.O_RDONLY)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise FedVisageError(f"cannot read the features {path}: {error}") from None
-        if os.fstat(self._file).st_size != 2 * len(self._images) * self._row:
+        if os.fstat(self._file).st_size != 2 * len(self.images) * self._row:
             raise FedVisageError(f"{path} is truncated: remove it, and it is computed again")
 
     def __del__(self) -> None:
@@ -55,12 +57,13 @@ class FeatureFile:
             os.close(self._file)
 
     def __contains__(self, images: Indices) -> bool:
-        return bool(np.isin(images, self._images).all())
+        return bool(np.isin(images, self.images).all())
 
     def read(self, images: Indices, mirrored: NDArray[np.bool_]) -> Floats:
         """Features (n, C, h, w) of images of the set, by number, mirrored where it is said so."""
-        rows = np.searchsorted(self._images, images)
-        if (rows == len(self._images)).any() or not np.array_equal(self._images[rows], images):
+        places = np.searchsorted(self.images, images, sorter=self._order)
+        rows = self._order[np.minimum(places, len(self._order) - 1)]
+        if not np.array_equal(self.images[rows], images):
             raise FedVisageError(f"{self.path} lacks some of these images")
         out = np.empty((len(rows), *self._shape), np.float32)
         row: Any
@@ -71,17 +74,19 @@ class FeatureFile:
 
 
 def with_features(model: Backbone, faces: FaceSet, images: Sequence[int] | Indices, folder: Path) -> FaceSet:
-    """The face set with the features of these images at hand, computed into `folder` unless they are there."""
+    """The face set with the features of these images at hand, computed into `folder` as far as they are not there."""
     wanted = np.unique(np.asarray(images, dtype=np.int64))
     of_faces = hashlib.sha256(faces.labels.tobytes() + repr(faces.names).encode()).hexdigest()
     path = folder / f"features-{model.frozen_digest[:16]}-{of_faces[:16]}.bin"
+    known = np.empty(0, np.int64)
     if path.exists():
         features = FeatureFile(path, model.frozen_digest)
         if wanted in features:
             return replace(faces, features=features)
+        known = features.images
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _write(path, model, faces, wanted)
+        _write(path, model, faces, known, np.setdiff1d(wanted, known))
     except OSError as error:
         raise FedVisageError(f"cannot write the features {path}: {error.strerror or error}") from error
     return replace(faces, features=FeatureFile(path, model.frozen_digest))
@@ -94,17 +99,20 @@ def features_for(model: Backbone, images: Images) -> Features | None:
     return features if fits else None
 
 
-def _write(path: Path, model: Backbone, faces: FaceSet, images: Indices) -> None:
+def _write(path: Path, model: Backbone, faces: FaceSet, known: Indices, images: Indices) -> None:
+    """Add the features of these images to those of the known ones that the file holds."""
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     shape: tuple[int, ...] = ()
     try:
-        with temporary.open("xb") as file:
+        if len(known):
+            shutil.copyfile(path, temporary)
+        with temporary.open("ab") as file:
             for block in _computed(model, faces, images):
                 shape = block.shape[2:]
                 file.write(block.tobytes())
             file.flush()
             os.fsync(file.fileno())
-        np.save(path.with_suffix(".npy"), images)
+        np.save(path.with_suffix(".npy"), np.concatenate([known, images]))
         path.with_suffix(".json").write_text(json.dumps({"shape": shape}) + "\n")
         os.replace(temporary, path)
     finally:

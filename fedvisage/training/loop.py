@@ -62,7 +62,7 @@ class Trainer:
     """SGD on a backbone and, beside it, other parameters such as class embeddings.
 
     `fixed` names others that are used but not trained. `backbone_momentum` is for methods that bring the backbone's
-    momentum themselves; by default it is that of the recipe.
+    momentum themselves; by default it is that of the recipe. `factors` multiply the rate of others, by name.
     """
 
     def __init__(
@@ -74,6 +74,7 @@ class Trainer:
         *,
         fixed: Collection[str] = (),
         backbone_momentum: float | None = None,
+        factors: Mapping[str, float] | None = None,
     ) -> None:
         self.model, self.work = model, work
         self.others = {name: _own(tensor, model.device, name not in fixed) for name, tensor in others.items()}
@@ -82,8 +83,11 @@ class Trainer:
         self.parameters: dict[str, Tensor] = {**backbone, **beside}
         momentum = work.momentum if backbone_momentum is None else backbone_momentum
         groups: list[dict[str, Any]] = [{"params": list(backbone.values()), "momentum": momentum}]
-        if beside:
-            groups.append({"params": list(beside.values())})
+        factors = factors or {}
+        plain = [tensor for name, tensor in beside.items() if name not in factors]
+        if plain:
+            groups.append({"params": plain})
+        groups += [{"params": [beside[name]], "lr": factor * rate} for name, factor in factors.items()]
         self._optimiser = torch.optim.SGD(groups, lr=rate, momentum=work.momentum, weight_decay=work.weight_decay)
 
     def fit(self, images: Images, loss: Loss, streams: Streams, correct: Correct | None = None) -> Fit:

@@ -134,6 +134,8 @@ COMBINED: Mapping[str, Mapping[str, Any]] = {"fedgc + fv": VALIDATED, "pfm + fv"
 """A method with something it is combined with, and what both need of a recipe."""
 NEEDS: Mapping[str, Mapping[str, Any]] = {
     "feduda": DOMAINS | {"method.pretrain_rounds": 1, "method.relabel_every": 2},
+    "dan": DOMAINS,
+    "dann": DOMAINS,
     **COMBINED,
 }
 """What a method needs of a recipe besides its name."""

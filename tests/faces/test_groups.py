@@ -152,6 +152,17 @@ def test_a_part_by_folds_takes_everybody_in_them(folded: FaceSet) -> None:
         make(folded, parties=1, test={"folds": [9]})
 
 
+def test_a_part_can_be_put_together_from_several_tables(two: FaceSet, folded: FaceSet) -> None:
+    test = [{"domain": "actors", "count": 1}, {"domain": "lfw", "count": 2}]
+    partition = make(two, parties=1, test=test, held_out=0)
+    domains = [name.partition("/")[0] for name in people(two, partition.test)]
+    assert sorted(domains) == ["actors", "lfw", "lfw"]
+    partition = make(folded, parties=1, test=[{"folds": [2]}, {"names": ["p01"]}], validation=2, held_out=0)
+    assert people(folded, partition.test) == {"p01", "p08", "p09", "p10", "p11"}
+    with pytest.raises(FedVisageError, match=r"'p08' is in partition.test and in partition.test"):
+        make(folded, parties=1, test=[{"folds": [2]}, {"names": ["p08"]}])
+
+
 def test_parts_by_name_from_a_list_or_a_file(folded: FaceSet, tmp_path: Path) -> None:
     (tmp_path / "names.txt").write_text("# nobody may train on these\np01\n\n  p05 \n")
     partition = make(folded, parties=2, test={"names": str(tmp_path / "names.txt")}, validation={"names": ["p02"]})
@@ -282,6 +293,7 @@ def test_a_partys_own_held_out_images_are_of_its_own_people() -> None:
     ("changes", "message"),
     [
         ({"partition.test": {"fold": [6]}}, "unknown key 'partition.test.fold': did you mean 'folds'"),
+        ({"partition.test": [{"fold": [6]}]}, r"unknown key 'partition.test.0.fold': did you mean 'folds'"),
         ({"partition.test": -1}, "partition.test: Input should be greater than or equal to 0"),
         ({"partition.public": {"count": 0}}, "partition.public.count: Input should be greater than"),
         ({"partition.groups": {"a": {"rol": "x"}}}, "unknown key 'partition.groups.a.rol': did you mean 'role'"),
@@ -298,7 +310,9 @@ def test_a_recipe_that_asks_for_nonsense_is_told_where(changes: dict[str, Any], 
 
 def test_groups_survive_being_written_as_toml() -> None:
     groups = {"lfw": {"domain": "lfw", "role": "source"}, "actors": {"role": "target", "parties": 4}}
-    recipe = load_recipe("smoke", {"partition.groups": groups, "partition.test": {"folds": [6, 7]}})
+    several = [{"folds": [5], "domain": "lfw"}, {"names": ["Ann"]}]
+    parts = {"partition.test": {"folds": [6, 7]}, "partition.validation": several}
+    recipe = load_recipe("smoke", {"partition.groups": groups, **parts})
     assert recipe.partition.parties == 5
     assert Recipe.model_validate(tomllib.loads(to_toml(recipe))) == recipe
 
