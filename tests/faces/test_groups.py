@@ -202,7 +202,7 @@ def test_namesakes_of_two_folders_are_refused_until_one_is_left_out(tmp_path: Pa
 
 
 @given(
-    counts=st.lists(st.integers(6, 12), min_size=8, max_size=16),
+    counts=st.lists(st.integers(9, 12), min_size=8, max_size=16),
     parties=st.integers(3, 4),
     shared=st.sampled_from([0.0, 0.25, 0.5, 1.0]),
     holders=st.integers(2, 3),
