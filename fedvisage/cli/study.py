@@ -3,23 +3,40 @@
 from __future__ import annotations
 
 import math
+import sys
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TaskID,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from fedvisage.cli.output import Json, show_json, show_table
-from fedvisage.cli.run import ProgressBars
 from fedvisage.core.errors import FedVisageError
+from fedvisage.core.randomness import Streams
 from fedvisage.studies import (
     Cell,
+    Entry,
+    News,
+    Place,
+    agreement,
     cells,
     list_studies,
     load_results,
     load_study,
     orderings,
     results_home,
-    run_cell,
+    run_cells,
     table,
 )
 
@@ -44,42 +61,89 @@ def list_command(as_json: Json = False) -> None:
 
 @app.command("run")
 def run_command(
-    name: Name,
+    names: Annotated[list[str], typer.Argument(help="Studies, such as fedgc/table-5; cells they share run once.")],
     scale: Scale = "laptop",
     seeds: Seeds = 1,
     rows: Annotated[list[str] | None, typer.Option("--row", help="Only these rows; repeatable.")] = None,
+    jobs: Annotated[int, typer.Option(min=0, help="Cells at a time; 0 for one per core, one at paper scale.")] = 0,
     data: Annotated[Path | None, typer.Option(help="Where the real face sets are; FEDVISAGE_DATA by default.")] = None,
     work: Annotated[Path, typer.Option(help="Where the runs are kept.")] = Path("runs/studies"),
     results: Results = None,
     as_json: Json = False,
 ) -> None:
-    """Run the cells of a study that are not finished, then show its table."""
-    chosen = cells(name, scale, range(1, seeds + 1))
+    """Run the cells of studies that are not finished, then show their tables."""
+    chosen = [cell for name in names for cell in cells(name, scale, range(1, seeds + 1))]
     unknown = set(rows or ()) - {cell.row for cell in chosen}
     if unknown:
-        raise FedVisageError(f"study '{name}' has no row '{min(unknown)}'")
+        raise FedVisageError(f"study '{names[0]}' has no row '{min(unknown)}'")
     chosen = [cell for cell in chosen if not rows or cell.row in rows]
-    for number, cell in enumerate(chosen, 1):
-        _run_one(cell, f"{number}/{len(chosen)}", data, work, results or results_home(), as_json)
-    report_command(name, scale, results, as_json)
+    place = Place(work, results or results_home(), data)
+    with CellBars(chosen, quiet=as_json) as bars:
+        run_cells(chosen, place, jobs, bars.tell)
+    for name in names:
+        report_command(name, scale, results, as_json)
 
 
-def _run_one(cell: Cell, place: str, data: Path | None, work: Path, results: Path, quiet: bool) -> None:
-    if not quiet:
-        print(f"{place}  {cell.row}, seed {cell.seed}", flush=True)
-    with ProgressBars(quiet=quiet) as bars:
-        run_cell(cell, work, results, data, bars.watch)
+class CellBars:
+    """A bar over all cells and one for each that is running; a line per finished cell where there is no terminal."""
+
+    def __init__(self, chosen: Sequence[Cell], quiet: bool = False) -> None:
+        self._console = Console(stderr=True, quiet=quiet)
+        columns = (TextColumn("{task.description:<34}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+        self._progress = Progress(*columns, TimeRemainingColumn(), console=self._console)
+        self._total = len({cell.key for cell in chosen})
+        self._shares: dict[str, float] = {}
+        self._tasks: dict[str, TaskID] = {}
+        self._begun: dict[str, float] = {}
+        self._finished = 0
+        self._live = sys.stderr.isatty() and not quiet
+
+    def __enter__(self) -> CellBars:
+        if self._live:
+            self._whole = self._progress.add_task(f"{self._total} cells", total=self._total)
+            self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live:
+            self._progress.stop()
+
+    def tell(self, news: News) -> None:
+        """Show what a cell has to say."""
+        key, name = news.cell.key, f"{news.cell.row}, seed {news.cell.seed}"
+        if news.kind == "started":
+            self._begun[key] = time.monotonic()
+        self._shares[key] = max(self._shares.get(key, 0.0), news.share)
+        over = news.kind in ("done", "failed")
+        if over:
+            self._finished += 1
+            self._shares[key] = 1.0
+            took = f"{time.monotonic() - self._begun[key]:.0f} s" if news.kind == "done" else news.reason
+            text = f"{self._finished}/{self._total}  {name}: {news.kind}, {took}"
+            self._console.print(text, markup=False, highlight=False)
+        if self._live:
+            self._draw(key, name, over)
+
+    def _draw(self, key: str, name: str, over: bool) -> None:
+        if key not in self._tasks:
+            self._tasks[key] = self._progress.add_task(name, total=1.0)
+        if over:
+            self._progress.remove_task(self._tasks[key])
+        else:
+            self._progress.update(self._tasks[key], completed=self._shares[key])
+        self._progress.update(self._whole, completed=sum(self._shares.values()))
 
 
 @app.command("report")
 def report_command(name: Name, scale: Scale = "laptop", results: Results = None, as_json: Json = False) -> None:
     """Show a study's table: the paper's numbers beside ours, and which of its orderings hold."""
     study = load_study(name)
-    numbers = table(study, scale, load_results(name, scale, results or results_home()))
-    found = orderings(study, numbers)
+    finished = load_results(name, scale, results or results_home())
+    numbers = table(study, scale, finished)
+    found = orderings(study, scale, finished, Streams(0).numpy("orderings"))
     if as_json:
-        plain = {row: {column: entry._asdict() for column, entry in of.items()} for row, of in numbers.items()}
-        show_json({"study": name, "scale": scale, "rows": plain, "orderings": found})
+        plain = {row: {column: _plain(entry) for column, entry in of.items()} for row, of in numbers.items()}
+        show_json({"study": name, "scale": scale, "rows": plain, "orderings": [one.table() for one in found]})
         return
     print(f"{study.title} ({study.source}), {scale} scale")
     columns = [column for column in study.columns if scale in column.by]
@@ -95,18 +159,25 @@ def report_command(name: Name, scale: Scale = "laptop", results: Results = None,
         lines.append(line)
     heads = [part for column in columns for part in (f"{column.name}, paper", "ours")]
     show_table(["", *heads], lines)
-    agree = sum(pair["agrees"] for pair in found)
-    clear = sum(pair["agrees"] and pair["clear"] for pair in found)
-    against = sum(not pair["agrees"] and pair["clear"] for pair in found)
-    beyond = f"{clear} beyond the spread over seeds; {against} clearly against it"
-    print(f"\n{agree} of {len(found)} orderings are the paper's ({beyond})")
+    counts = agreement(found)
+    beyond = f"{counts['clear']} of them beyond chance; {counts['against']} clearly the other way round"
+    print(f"\n{counts['agree']} of {counts['orderings']} orderings are the paper's ({beyond})")
+    for one in found:
+        if one.clear and not one.agrees:
+            print(f"  {one.column}: {one.high} is {-one.ours:.2f} points below {one.low}, not above it")
+
+
+def _plain(entry: Entry) -> dict[str, Any]:
+    """What is not known is None, which JSON can say."""
+    named = entry._asdict() | {"values": list(entry.values)}
+    return {key: None if isinstance(v, float) and math.isnan(v) else v for key, v in named.items()}
 
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
 
 
-def _ours(entry: Any) -> str:
+def _ours(entry: Entry | None) -> str:
     if entry is None or math.isnan(entry.mean):
         return "-"
     spread = "" if math.isnan(entry.spread) else f" ± {entry.spread:.2f}"

@@ -94,7 +94,7 @@ def bootstrap_tar(
         raise FedVisageError(rate.reason)
     images = np.bincount(identity)
     draws = list(_draws(len(names), resamples, rng))
-    blocks = _Blocks(embeddings, labels, block, dtype)
+    blocks = Blocks(embeddings, labels, block, dtype)
     genuine, person = blocks.genuine()
     if threshold == "fixed":
         thresholds: Iterable[float] = [rate.threshold] * resamples
@@ -130,7 +130,7 @@ def _interval(value: float, values: list[float], level: float) -> Interval:
     return Interval(value, float(low), float(high), level, len(values), len(values) - len(defined))
 
 
-def _thresholds(blocks: _Blocks, draws: list[Ints], images: Ints, far: Any) -> list[float]:
+def _thresholds(blocks: Blocks, draws: list[Ints], images: Ints, far: Any) -> list[float]:
     """Each resample's exact threshold; NaN where its impostors cannot show `far`.
 
     Only the largest impostor scores are held, more of them if a resample turns out to need them.
@@ -156,7 +156,7 @@ def _threshold(scores: Floats, weight: Ints, drawn_images: Ints, far: Any) -> fl
     return float(scores[place]) if place < scores.size else -np.inf
 
 
-class _Blocks:
+class Blocks:
     """The scores of all pairs together with whose they are; computed again at each call rather than held."""
 
     def __init__(self, embeddings: ArrayLike, labels: ArrayLike, block: int, dtype: DTypeLike) -> None:

@@ -65,11 +65,11 @@ def kfold_accuracy_from_scores(
     _, evaluate = checks.choice("accuracy rule", rule, _RULES)
     values = checks.scores("pair scores", scores)
     genuine = checks.flags(same, values.size)
-    result: Accuracy = evaluate(values, genuine, _fold_of_each(folds, values.size, rule))
+    result: Accuracy = evaluate(values, genuine, fold_of_each(folds, values.size, rule))
     return result
 
 
-def _fold_of_each(folds: int | ArrayLike, pairs: int, rule: Rule) -> Ints:
+def fold_of_each(folds: int | ArrayLike, pairs: int, rule: Rule) -> Ints:
     """The fold of each pair (N,), 0 and up."""
     if isinstance(folds, int | np.integer) and not isinstance(folds, bool) and folds >= 1:
         if rule != "best" and folds > pairs:

@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedvisage.core.registry import Registry
 from fedvisage.evaluation import Rate, Tpir
 from fedvisage.evaluation.rates import Convention
@@ -30,6 +33,8 @@ class Options:
     noise: Literal["megaface", "drop", "keep"] = "megaface"
     pairs: int = 3000
     seed: int = 1
+    influence: bool = False
+    """Whether to say how much each person moves each metric, where the protocol can."""
 
     def flips(self, subject: Subject, custom: bool = True) -> bool:
         """Whether mirrored images' embeddings are added: as asked, or as an embeddings file has it, or by custom."""
@@ -50,6 +55,8 @@ class Result:
     counts: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     details: dict[str, Any] = field(default_factory=dict)
+    influence: dict[str, NDArray[np.float64]] = field(default_factory=dict)
+    """By metric, where asked for: how much each person of the face set moves it (see `evaluation.influence`)."""
 
     def rate(self, name: str, rate: Rate | Tpir) -> None:
         """Take in a rate, with the reason where it is NaN."""
@@ -67,6 +74,7 @@ class Result:
         self.metrics |= {f"{prefix} {name}": value for name, value in other.metrics.items()}
         self.counts |= {f"{prefix} {name}": value for name, value in other.counts.items()}
         self.details |= {f"{prefix} {name}": value for name, value in other.details.items()}
+        self.influence |= {f"{prefix} {name}": value for name, value in other.influence.items()}
         for text in other.notes:
             self.note(f"{prefix}: {text}")
 

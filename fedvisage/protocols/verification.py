@@ -9,6 +9,7 @@ from fedvisage.config import Evaluation
 from fedvisage.core.errors import FedVisageError
 from fedvisage.core.randomness import Streams
 from fedvisage.evaluation import auc, eer, kfold_accuracy, tars_at_fars
+from fedvisage.evaluation.influence import ScoredPairs, accuracy_influence, every_pair, listed_pairs, tar_influence
 from fedvisage.evaluation.streaming import UnitBlocks
 from fedvisage.evaluation.verification import cosines
 from fedvisage.faces.faceset import Faces
@@ -76,6 +77,13 @@ def on_pairs(data: Data, name: str, subject: Subject, options: Options, fars: tu
         "eer": eer(genuine, impostor),
         "auc": auc(genuine, impostor),
     }
+    if options.influence:
+        people, labels = len(data.faces.names), data.faces.labels
+        scored = listed_pairs(score, labels[left], labels[right], people)
+        result.influence = _tar_influences(scored, fars, result)
+        result.influence["accuracy"] = accuracy_influence(
+            a, b, labels[left], labels[right], people, folds, options.rule
+        )
     if options.rule != "insightface":
         result.note(f"accuracy by the rule '{options.rule}'")
     if options.convention != "exact":
@@ -85,6 +93,12 @@ def on_pairs(data: Data, name: str, subject: Subject, options: Options, fars: tu
     if options.centre:
         result.note("embeddings less the mean of the pairs'")
     return result
+
+
+def _tar_influences(pairs: ScoredPairs, fars: tuple[float, ...], result: Result) -> dict[str, NDArray[np.float64]]:
+    """Of the rates that the data can tell."""
+    names = {far: f"TAR@{far:g}" for far in fars}
+    return {name: tar_influence(pairs, far) for far, name in names.items() if np.isfinite(result.metrics[name])}
 
 
 def _centred(a: NDArray[np.float32], b: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -100,12 +114,19 @@ def all_pairs(data: Data, subject: Subject, options: Options) -> Result:
     settings = Evaluation(pairs=options.pairs, fars=options.fars or Evaluation().fars)
     test = TestSet(Faces(data.faces, np.arange(len(data.faces))), settings, Streams(options.seed))
     rows = subject.embeddings(data, options.flips(subject))
-    score = test.score_embeddings(UnitBlocks("the images", rows, 1024, np.float32).all())
+    unit = UnitBlocks("the images", rows, 1024, np.float32).all()
+    score = test.score_embeddings(unit)
     result = Result({"accuracy": score["accuracy"]} if "accuracy" in score else {})
     for far, rate in zip(settings.fars, test.rates, strict=True):
         result.rate(f"TAR@{far:g}", rate)
     result.counts = test.describe()
     result.details = {name: score[name] for name in ("accuracy_std", "histogram") if name in score}
+    if options.influence:
+        result.influence = _tar_influences(every_pair(unit, test.labels, max(settings.fars)), settings.fars, result)
+        if test.pairs is not None:
+            left, right, _ = test.pairs
+            sides = test.labels[left], test.labels[right]
+            result.influence["accuracy"] = accuracy_influence(unit[left], unit[right], *sides, test.faces.classes)
     if options.pairs:
         result.note(f"{options.pairs:,} pairs drawn with seed {options.seed}")
     return result

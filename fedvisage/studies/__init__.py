@@ -1,0 +1,58 @@
+"""Studies: a paper's table or figure as a set of recipes, at several scales, with the paper's numbers beside ours.
+
+A study is a TOML file below `studies/`: a recipe that all its rows share, what each scale changes of it (`laptop`,
+`paper`, and `smoke` for a few steps), and the rows, each with what it changes and what the paper reports for it. A cell
+is a row with a seed. It runs once, as an ordinary run; its scores are a small JSON file under the hash of its recipe:
+a finished cell is not run again, and a cell that two studies share is trained once.
+"""
+
+from __future__ import annotations
+
+from fedvisage.studies.cells import Cell, cells, differences, load_results, results_home
+from fedvisage.studies.definition import (
+    SCALES,
+    Claim,
+    Column,
+    Figure,
+    Measure,
+    Row,
+    Study,
+    home,
+    list_studies,
+    load_study,
+    merged,
+)
+from fedvisage.studies.numbers import Entry, Ordering, agreement, orderings, table
+from fedvisage.studies.parallel import News, Place, default_jobs, run_cells
+from fedvisage.studies.running import data_root, located, run_cell
+
+__all__ = [
+    "SCALES",
+    "Cell",
+    "Claim",
+    "Column",
+    "Entry",
+    "Figure",
+    "Measure",
+    "News",
+    "Ordering",
+    "Place",
+    "Row",
+    "Study",
+    "agreement",
+    "cells",
+    "data_root",
+    "default_jobs",
+    "differences",
+    "home",
+    "list_studies",
+    "load_results",
+    "load_study",
+    "located",
+    "merged",
+    "orderings",
+    "results_home",
+    "run_cell",
+    "run_cells",
+    "table",
+]

@@ -1,0 +1,129 @@
+"""Cells: a row of a study at one scale under one seed, and where the results of finished cells are kept.
+
+A cell is named by the hash of what its recipe says beyond the defaults, so that a setting added later does not orphan
+finished cells. Its result holds the whole recipe: where a default has changed since, the cell no longer counts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from fedvisage.build import resolve
+from fedvisage.config import Recipe, validated
+from fedvisage.core.errors import FedVisageError, nearest
+from fedvisage.core.method import METHODS, REGULARISERS, WEIGHTINGS, Component
+from fedvisage.studies.definition import home, load_study, merged
+
+MACHINE = {"workers": 0, "timeout": None}
+"""Settings that say how a run uses its machine and are no part of what it computes."""
+NAMES = {"name": "", "description": ""}
+PARTS: dict[str, Mapping[str, type[Component]]] = {
+    "method": METHODS,
+    "weighting": WEIGHTINGS,
+    "regulariser": REGULARISERS,
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A row of a study at one scale under one seed."""
+
+    study: str
+    scale: str
+    row: str
+    seed: int
+    recipe: Recipe
+    home: Path
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """Everything that determines the result."""
+        return self._bare().model_dump(mode="json", exclude_none=True)
+
+    @cached_property
+    def key(self) -> str:
+        """What names the cell's result: the settings that are not the defaults."""
+        said = self._bare().model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+        for part, registry in PARTS.items():
+            table = dict(said.get(part, {}))
+            if table.get("name") in registry:
+                fields = registry[table["name"]].model_fields
+                known = {name: field.default for name, field in fields.items()}
+                table = {name: value for name, value in table.items() if name == "name" or known.get(name) != value}
+            said[part] = table
+        return sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
+
+    def _bare(self) -> Recipe:
+        federation = self.recipe.federation.model_copy(update=MACHINE)
+        return self.recipe.model_copy(update=NAMES | {"federation": federation})
+
+    def finished(self, results: Path) -> dict[str, Any] | None:
+        """The cell's result, unless it is missing or was made under other defaults."""
+        path = results / f"{self.key}.json"
+        found = read_result(path) if path.exists() else None
+        return found if found and not differences(found.get("settings", {}), self.settings) else None
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any], path: str = "") -> list[str]:
+    """Settings that both tables have, with different values."""
+    found = []
+    for name in before.keys() & now.keys():
+        one, other = before[name], now[name]
+        if isinstance(one, Mapping) and isinstance(other, Mapping):
+            found += differences(one, other, f"{path}{name}.")
+        elif one != other:
+            found.append(path + name)
+    return sorted(found)
+
+
+def results_home() -> Path:
+    """Where finished cells are kept: with the studies in a source tree, else with the runs."""
+    return home() / "results" if home().name == "studies" else Path("runs/studies/results")
+
+
+def cells(name: str, scale: str, seeds: Iterable[int], folder: Path | None = None) -> list[Cell]:
+    """All cells of a study: every row under every seed."""
+    folder = folder or home()
+    study = load_study(name, folder)
+    if scale not in study.scales:
+        raise FedVisageError(f"study '{name}' has no scale '{scale}': {nearest(scale, study.scales)}")
+    found = []
+    for seed in seeds:
+        for row in study.rows:
+            table = merged(study.recipe, study.scales[scale], row.recipe, {"seed": seed, "name": f"{name}/{row.name}"})
+            recipe = resolve(validated(Recipe, table, f"study '{name}', row '{row.name}'"))
+            found.append(Cell(name, scale, row.name, seed, recipe, folder))
+    return found
+
+
+def read_result(path: Path) -> dict[str, Any]:
+    """A finished cell's result."""
+    try:
+        found = json.loads(path.read_text("utf-8"))
+        if not isinstance(found, dict):
+            raise ValueError("a table was expected")
+        return found
+    except (OSError, ValueError) as error:
+        raise FedVisageError(f"{path} is damaged ({error}): remove it and run the study again") from None
+
+
+def load_results(
+    name: str, scale: str, results: Path, seeds: Iterable[int] | None = None, folder: Path | None = None
+) -> dict[str, list[Any]]:
+    """The finished cells of a study by row, in the order of their seeds; of all seeds that there are by default."""
+    if not results.is_dir():
+        return {}
+    if seeds is None:
+        seeds = sorted({int(read_result(path).get("seed", 0)) for path in sorted(results.glob("*.json"))})
+    found: dict[str, list[Any]] = {}
+    for cell in cells(name, scale, seeds, folder):
+        result = cell.finished(results)
+        if result is not None:
+            found.setdefault(cell.row, []).append(result)
+    return found

@@ -1,0 +1,158 @@
+"""What a study is: a TOML file below `studies/` with rows, columns, scales and the paper's numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from fedvisage.config import Section, read_toml, validated
+from fedvisage.core.errors import FedVisageError, nearest
+
+TEST = "test"
+SCALES = ("laptop", "paper", "smoke")
+BASE = "_base.toml"
+"""Beside the studies of a paper: what they have in common."""
+
+
+class Measure(Section):
+    """What a column is measured by at some scale."""
+
+    what: str
+    """In words: on whom, and what it stands for."""
+    metric: str = "accuracy"
+    """`accuracy`, or a rate such as `tar@0.01`; a protocol's own name of it, such as `TAR@0.01`."""
+    protocol: str = TEST
+    """The run's own test people, or a protocol of `fedvisage evaluate`."""
+    data: str = ""
+    """The face set of the protocol: a folder, or `@name` at the data root."""
+
+    @property
+    def key(self) -> str:
+        """Its name in a cell's result."""
+        return " ".join(part for part in (self.protocol, self.data, self.metric) if part)
+
+
+class Column(Section):
+    """A number of the table: what the paper calls it, and what it is measured by at each scale."""
+
+    name: str
+    by: Mapping[str, Measure]
+    better: Literal["higher", "lower"] = "higher"
+
+
+class Row(Section):
+    """A line of the table, or a point or bar of the figure."""
+
+    name: str
+    label: str
+    group: str = ""
+    """Rows of one group are compared with each other."""
+    recipe: Mapping[str, Any] = Field(default_factory=dict)
+    paper: Mapping[str, float] = Field(default_factory=dict)
+    """The paper's numbers by column, in percent."""
+    note: str = ""
+    x: float | None = None
+    """Where the row stands on the horizontal axis of a figure of lines."""
+    line: str = ""
+    """The line or bar series of the figure that the row belongs to; its group by default."""
+
+
+class Figure(Section):
+    """How the rows are drawn: lines over each row's `x`, or bars side by side."""
+
+    kind: Literal["lines", "bars"] = "lines"
+    x: str = ""
+    """What the horizontal axis is, in words."""
+    log: bool = False
+    """Whether the horizontal axis is logarithmic."""
+    relative_to: str = ""
+    """A row whose value is taken as nought, so that bars show differences."""
+
+
+class Claim(Section):
+    """What the paper says without a number: on this column one row is better than another."""
+
+    column: str
+    better: str
+    worse: str
+    words: str = ""
+
+
+class Study(Section):
+    """A table or figure."""
+
+    title: str
+    source: str
+    note: str = ""
+    missing: tuple[str, ...] = ()
+    """What could not be reproduced here, and why; a sentence each."""
+    figure: Figure | None = None
+    claims: tuple[Claim, ...] = ()
+    columns: tuple[Column, ...]
+    recipe: Mapping[str, Any] = Field(default_factory=dict)
+    scales: Mapping[str, Mapping[str, Any]]
+    rows: tuple[Row, ...]
+
+    def measures(self, scale: str) -> dict[str, Measure]:
+        """By column: what it is measured by, as far as this scale can."""
+        return {column.name: column.by[scale] for column in self.columns if scale in column.by}
+
+
+def home() -> Path:
+    """The folder of studies: beside the package in a source tree, inside it when installed."""
+    package = Path(__file__).parents[1]
+    return next(place for place in (package.parent / "studies", package / "study_files") if place.is_dir())
+
+
+def list_studies(folder: Path | None = None) -> list[str]:
+    """Names of the studies, such as `fedgc/table-5`."""
+    folder = folder or home()
+    paths = (path for path in folder.glob("*/*.toml") if path.name != BASE)
+    return sorted(str(path.relative_to(folder).with_suffix("")) for path in paths)
+
+
+def load_study(name: str, folder: Path | None = None) -> Study:
+    """The study `name`."""
+    folder = folder or home()
+    known = list_studies(folder)
+    if name not in known:
+        raise FedVisageError(f"no study '{name}': {nearest(name, known)}")
+    path = folder / f"{name}.toml"
+    base = path.with_name(BASE)
+    table = merged(read_toml(base) if base.exists() else {}, read_toml(path))
+    study = validated(Study, table, f"study '{name}'")
+    unknown = [scale for scale in study.scales if scale not in SCALES]
+    if unknown:
+        raise FedVisageError(f"study '{name}': unknown scale '{unknown[0]}': {nearest(unknown[0], SCALES)}")
+    _check_names(name, study)
+    return study
+
+
+def _check_names(name: str, study: Study) -> None:
+    """Refuse numbers and claims about rows and columns that are not there."""
+    rows, columns = [row.name for row in study.rows], [column.name for column in study.columns]
+    said = [("row", part, rows) for claim in study.claims for part in (claim.better, claim.worse)]
+    said += [("column", claim.column, columns) for claim in study.claims]
+    said += [("column", column, columns) for row in study.rows for column in row.paper]
+    if study.figure and study.figure.relative_to:
+        said.append(("row", study.figure.relative_to, rows))
+    for kind, part, known in said:
+        if part not in known:
+            raise FedVisageError(f"study '{name}' speaks of a {kind} '{part}': {nearest(part, known)}")
+    twice = {row for row in rows if rows.count(row) > 1}
+    if twice:
+        raise FedVisageError(f"study '{name}' has two rows '{min(twice)}'")
+
+
+def merged(*tables: Mapping[str, Any]) -> dict[str, Any]:
+    """Tables laid over each other, the later ones on top; a part that is named anew is replaced whole."""
+    result: dict[str, Any] = {}
+    for table in tables:
+        for key, value in table.items():
+            below = result.get(key)
+            whole = key in ("method", "weighting", "regulariser") and "name" in value
+            result[key] = merged(below, value) if isinstance(below, dict) and not whole else value
+    return result

@@ -1,0 +1,79 @@
+"""What each test person does to a run's own scores: kept with a cell so that rows can be compared in pairs."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedvisage.build import CACHE, build_parts, open_faces
+from fedvisage.config import load_recipe
+from fedvisage.core.errors import FedVisageError
+from fedvisage.core.randomness import Streams
+from fedvisage.evaluation.influence import accuracy_influence, every_pair, tar_influence
+from fedvisage.faces.faceset import Faces
+from fedvisage.faces.partition import Partition
+from fedvisage.models import load_model
+from fedvisage.scoring import TestSet
+from fedvisage.training import choose_device, embed_images
+
+Floats = NDArray[np.float64]
+UNIT = 1e-6
+"""Influences are kept as whole multiples of this."""
+
+
+def pack(influence: Floats, who: str) -> dict[str, Any]:
+    """Influences as they are written into a cell: whose set of people it is, and a whole number per person."""
+    whole = np.rint(influence / UNIT).astype(np.int64)
+    return {"set": who, "influence": " ".join(map(str, whole.tolist()))}
+
+
+def unpack(kept: Mapping[str, Any]) -> Floats:
+    """Influences (people,) as `pack` wrote them."""
+    return np.array(str(kept["influence"]).split(), dtype=np.float64) * UNIT
+
+
+def people_digest(names: Sequence[str]) -> str:
+    """What two cells must have in common to be compared person by person."""
+    return hashlib.sha256("\n".join(names).encode()).hexdigest()[:12]
+
+
+def test_influences(folder: Path, metrics: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """By metric (`accuracy`, `tar@0.01`): the influence of each of a finished run's test people.
+
+    Where every party has a model of its own, the mean over the parties.
+    """
+    recipe = load_recipe(str(folder / "recipe.toml"))
+    partition = Partition.load(folder / "partition.json")
+    faces = open_faces(recipe, folder / CACHE)
+    test = TestSet(Faces(faces, partition.test), recipe.evaluation, Streams(recipe.seed))
+    digest = people_digest(test.faces.names)
+    alone = build_parts(recipe).method.has_no_global_model
+    paths = sorted(folder.glob("parties/*/model.safetensors")) if alone else [folder / "model.safetensors"]
+    device = choose_device(recipe.federation.device)
+    sums = {metric: np.zeros(test.faces.classes) for metric in metrics}
+    for path in paths:
+        model = load_model(path).to(device)
+        embeddings = embed_images(model, test.faces, flip=recipe.evaluation.flip, normalise=True)
+        for metric in metrics:
+            sums[metric] += test_influence(embeddings, test, metric)
+    shutil.rmtree(folder / CACHE, ignore_errors=True)
+    return {metric: pack(total / len(paths), digest) for metric, total in sums.items()}
+
+
+def test_influence(embeddings: NDArray[np.float32], test: TestSet, metric: str) -> Floats:
+    """The influence of each test person on `accuracy` or `tar@<far>`, from the embeddings (N, d) of the images."""
+    labels = test.labels
+    if metric != "accuracy":
+        far = float(metric.partition("@")[2])
+        return tar_influence(every_pair(embeddings, labels, far), far)
+    if test.pairs is None:
+        raise FedVisageError("there is no accuracy without pairs: set evaluation.pairs")
+    left, right, _ = test.pairs
+    people = test.faces.classes
+    return accuracy_influence(embeddings[left], embeddings[right], labels[left], labels[right], people)

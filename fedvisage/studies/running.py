@@ -1,0 +1,219 @@
+"""A cell put to work: an ordinary run, its scores by every column's measure, and a small JSON file.
+
+A face set written `@name` is the folder `name` below the data root, imported at the recipe's size when first used.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fedvisage.config import Recipe
+from fedvisage.core.codec import write_atomically
+from fedvisage.core.errors import FedVisageError, nearest
+from fedvisage.faces.importing import Report, Selection, read_source, write_source
+from fedvisage.federation import Event
+from fedvisage.pipeline import EVALUATION, run
+from fedvisage.privacy import read_ledger
+from fedvisage.protocols import PROTOCOLS, Data, Options, open_subject
+from fedvisage.protocols import run as evaluate
+from fedvisage.runfolder import environment
+from fedvisage.scoring import headline
+from fedvisage.studies.cells import Cell
+from fedvisage.studies.definition import TEST, Measure, load_study
+from fedvisage.studies.people import pack, people_digest, test_influences
+
+CLOCK = "seconds"
+"""In a cell's run folder: how long earlier, interrupted tries took."""
+Watch = Callable[[Event], None]
+
+
+def run_cell(
+    cell: Cell, work: Path, results: Path, data: Path | None = None, watch: Watch = lambda event: None, workers: int = 0
+) -> Path:
+    """Run and score a cell as far as that is not done, going on where an earlier try was interrupted; the result.
+
+    Another process that runs the same cell in the same `work` is waited for. `workers` as in the recipe.
+    """
+    path, folder = results / f"{cell.key}.json", work / cell.key
+    measures = list(load_study(cell.study, cell.home).measures(cell.scale).values())
+    root = data or data_root()
+    work.mkdir(parents=True, exist_ok=True)
+    with _alone(work / f"{cell.key}.lock"):
+        result = cell.finished(results) or {}
+        missing = [measure for measure in measures if _is_missing(measure, result, root, folder)]
+        if result and not missing:
+            return path
+        recipe = located(cell.recipe, work / "data", root)
+        federation = recipe.federation.model_copy(update={"workers": workers or recipe.federation.workers})
+        recipe = recipe.model_copy(update={"name": cell.key, "federation": federation})
+        clock = _Clock(folder, watch)
+        done = run(recipe, out=folder, resume=(folder / "recipe.toml").exists(), watch=clock.watch)
+        result = result or _beginning(cell, folder, clock.seconds())
+        own = headline(done.scores.get(cell.recipe.method["name"], {"tar": {}}))
+        _add_own(result, [measure for measure in missing if measure.protocol == TEST], own, folder)
+        for measure in missing:
+            if measure.protocol != TEST:
+                _add(result, measure, folder, recipe.faces.size, work / "data", root)
+        results.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, [_lines(result).encode()])
+        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+    return path
+
+
+def _lines(result: Mapping[str, Any]) -> str:
+    """JSON with a line for each part of a result, and for each score."""
+    parts = []
+    for name, value in result.items():
+        if name in ("scores", "people"):
+            inner = ",\n".join(f"  {json.dumps(key)}: {json.dumps(one)}" for key, one in value.items())
+            parts.append(f" {json.dumps(name)}: {{\n{inner}\n }}")
+        else:
+            parts.append(f" {json.dumps(name)}: {json.dumps(value)}")
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def _beginning(cell: Cell, folder: Path, seconds: float) -> dict[str, Any]:
+    """A cell's result before it is scored."""
+    return {
+        "study": cell.study,
+        "scale": cell.scale,
+        "row": cell.row,
+        "seed": cell.seed,
+        "recipe": cell.key,
+        "settings": cell.settings,
+        "seconds": round(seconds, 1),
+        "bytes": sum(row.get("bytes", 0) for row in read_ledger(folder / "ledger.jsonl")),
+        "scores": {},
+        "people": {},
+        "rounds": _curve(folder),
+        "test": json.loads((folder / EVALUATION).read_text())["test"],
+        "environment": environment(),
+    }
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """While no other process of this machine holds the file."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+class _Clock:
+    """How long a run takes, with the tries before this one: noted after every round, so that a kill loses little."""
+
+    def __init__(self, folder: Path, watch: Watch) -> None:
+        self._begin, self._path, self._watch = time.monotonic(), folder / CLOCK, watch
+        self._before = float(self._path.read_text() or 0) if self._path.exists() else 0.0
+
+    def seconds(self) -> float:
+        """So far."""
+        return self._before + time.monotonic() - self._begin
+
+    def watch(self, event: Event) -> None:
+        """Note the time and pass the event on."""
+        if event.kind == "absorbed":
+            self._path.write_text(f"{self.seconds():.1f}")
+        self._watch(event)
+
+
+def _is_missing(measure: Measure, result: Mapping[str, Any], data: Path, folder: Path) -> bool:
+    """Whether a measure is still to be taken; one whose people were not kept is taken again while its run is there."""
+    if not _is_at_hand(measure, data):
+        return False
+    known = result.get("scores", {})
+    if measure.key not in known:
+        return True
+    kept = measure.key in result.get("people", {}) or not _tells_people(measure) or known[measure.key] is None
+    return not kept and (folder / EVALUATION).exists()
+
+
+def _tells_people(measure: Measure) -> bool:
+    return measure.protocol in (TEST, "all-pairs", "lfw", "rfw")
+
+
+def _is_at_hand(measure: Measure, data: Path) -> bool:
+    """Whether a column can be measured here; a face set that is not there leaves it open, to be measured later."""
+    if not measure.data:
+        return True
+    return (data / measure.data[1:] if measure.data.startswith("@") else Path(measure.data)).exists()
+
+
+def _add_own(
+    result: dict[str, Any], measures: Sequence[Measure], own: Mapping[str, float | None], folder: Path
+) -> None:
+    """The run's own scores on its test people."""
+    for measure in measures:
+        result["scores"][measure.key] = _share(measure, own)
+    told = [measure for measure in measures if result["scores"][measure.key] is not None]
+    if told:
+        found = test_influences(folder, [measure.metric for measure in told])
+        result.setdefault("people", {}).update({measure.key: found[measure.metric] for measure in told})
+
+
+def _add(result: dict[str, Any], measure: Measure, folder: Path, size: int, imported: Path, root: Path) -> None:
+    """A score by a protocol."""
+    place = folder if PROTOCOLS[measure.protocol].needs_run else Path(_located(measure.data, size, imported, root))
+    pairs = Options().pairs if measure.metric == "accuracy" else 0
+    data = Data(place)
+    found = evaluate(measure.protocol, data, open_subject(str(folder)), Options(pairs=pairs, influence=True))
+    result["scores"][measure.key] = _share(measure, found.table()["metrics"])
+    if measure.metric in found.influence:
+        digest = people_digest(data.faces.names)
+        result.setdefault("people", {})[measure.key] = pack(found.influence[measure.metric], digest)
+
+
+def _share(measure: Measure, metrics: Mapping[str, float | None]) -> float | None:
+    """A measure's share among some metrics; None where the data cannot tell."""
+    if measure.metric not in metrics:
+        raise FedVisageError(f"{measure.protocol} gives no '{measure.metric}': {nearest(measure.metric, metrics)}")
+    value = metrics[measure.metric]
+    return None if value is None else round(value, 6)
+
+
+def _curve(folder: Path) -> dict[str, list[dict[str, float]]]:
+    """Scores while training, by the set of people they are on."""
+    curve: dict[str, list[dict[str, float]]] = {}
+    for line in (folder / "metrics.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        if row["phase"] in (TEST, "validation"):
+            curve.setdefault(row.pop("phase"), []).append({name: round(value, 6) for name, value in row.items()})
+    return curve
+
+
+def data_root() -> Path:
+    """Where real face sets are looked for."""
+    return Path(os.environ.get("FEDVISAGE_DATA", "../shared/data"))
+
+
+def located(recipe: Recipe, imported: Path, data: Path) -> Recipe:
+    """The recipe with every face set `@name` replaced by a folder, imported from the data root unless it is there."""
+    sources = recipe.faces.source
+    several = (sources,) if isinstance(sources, str) else sources
+    folders = tuple(_located(source, recipe.faces.size, imported, data) for source in several)
+    found = folders[0] if isinstance(sources, str) else folders
+    return recipe.model_copy(update={"faces": recipe.faces.model_copy(update={"source": found})})
+
+
+def _located(source: str, size: int, imported: Path, data: Path) -> str:
+    if not source.startswith("@"):
+        return source
+    name = source[1:]
+    folder = imported / str(size) / name
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with _alone(folder.with_name(f"{name}.lock")):
+        if (folder / "faces.json").exists():
+            return str(folder)
+        if not (data / name).is_dir():
+            raise FedVisageError(f"no face set '{name}' in {data}: say where it is with --data, or in FEDVISAGE_DATA")
+        kind, found = read_source(data / name, None, None, {})
+        write_source(found, folder, Report(name, kind), Selection(size=size, store="array"))
+    return str(folder)

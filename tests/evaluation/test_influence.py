@@ -1,0 +1,114 @@
+"""Influences of test people: derivatives of a score by how often somebody counts, and what resampling makes of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from fedvisage.core.errors import FedVisageError
+from fedvisage.evaluation import bootstrap_accuracy, bootstrap_tar, kfold_accuracy, make_pairs
+from fedvisage.evaluation.influence import (
+    accuracy_influence,
+    every_pair,
+    listed_pairs,
+    share_influence,
+    tar_influence,
+)
+
+Floats = NDArray[np.float64]
+
+
+def faces(seed: int, people: int = 120, images: int = 4, noise: float = 1.1) -> tuple[Floats, NDArray[np.int64]]:
+    """Embeddings (people x images, 16) around a centre per person, and the labels."""
+    rng = np.random.default_rng(seed)
+    labels = np.repeat(np.arange(people), images)
+    return rng.normal(size=(people, 16))[labels] + noise * rng.normal(size=(len(labels), 16)), labels
+
+
+def resampled(influence: Floats, draws: int = 4000) -> Floats:
+    """What the influences say of scores with people drawn anew."""
+    people = len(influence)
+    weights = np.random.default_rng(3).multinomial(people, np.full(people, 1 / people), draws)
+    return (weights - 1) @ influence
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 4)), min_size=2, max_size=30))
+def test_a_shares_influence_is_its_derivative(trials: list[tuple[bool, int]]) -> None:
+    right, person = (np.array(part) for part in zip(*trials, strict=True))
+    found = share_influence(right, person, 5)
+    step = 1e-6
+    for who in range(5):
+        weight = np.where(person == who, 1 + step, 1.0)
+        slope = ((weight * right).sum() / weight.sum() - right.mean()) / step
+        assert found[who] == pytest.approx(slope, abs=1e-5)
+    assert found.sum() == pytest.approx(0)
+
+
+def test_the_influence_on_accuracy_is_its_derivative_at_kept_thresholds() -> None:
+    embeddings, labels = faces(1, people=40)
+    left, right, same = make_pairs(labels, 200, np.random.default_rng(2))
+    found = accuracy_influence(embeddings[left], embeddings[right], labels[left], labels[right], 40)
+    assert found.sum() != 0  # an impostor pair has two people: twice everybody is four times the impostors
+    first, second = labels[left], labels[right]
+    correct = _correct(embeddings[left], embeddings[right], same)
+    step = 1e-6
+    for who in (0, 7, 39):
+        weight = np.where(first == who, 1 + step, 1.0) * np.where((second == who) & ~same, 1 + step, 1.0)
+        slope = ((weight * correct).sum() / weight.sum() - correct.mean()) / step
+        assert found[who] == pytest.approx(slope, abs=1e-5)
+
+
+def _correct(a: Floats, b: Floats, same: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    unit = [side / np.linalg.norm(side, axis=1, keepdims=True) for side in (a, b)]
+    distance = ((unit[0] - unit[1]) ** 2).sum(axis=1)
+    thresholds = np.repeat(kfold_accuracy(a, b, same).thresholds, len(same) // 10)
+    return (distance < thresholds) == same
+
+
+def test_the_spread_of_accuracy_is_the_bootstraps() -> None:
+    embeddings, labels = faces(1)
+    left, right, _ = make_pairs(labels, 600, np.random.default_rng(2))
+    sides = embeddings[left], embeddings[right], labels[left], labels[right]
+    exact = bootstrap_accuracy(*sides, np.random.default_rng(5), resamples=2000)
+    ours = resampled(accuracy_influence(*sides, people=120))
+    low, high = exact.value + np.quantile(ours, [0.025, 0.975])
+    assert high - low == pytest.approx(exact.high - exact.low, rel=0.15)
+
+
+@pytest.mark.parametrize("far", [0.1, 0.01])
+def test_the_spread_of_tar_is_that_of_a_bootstrap_that_sets_its_threshold_anew(far: float) -> None:
+    embeddings, labels = faces(1)
+    exact = bootstrap_tar(embeddings, labels, far, np.random.default_rng(5), resamples=1000)
+    influence = tar_influence(every_pair(embeddings, labels, far), far)
+    ours = resampled(influence)
+    low, high = exact.value + np.quantile(ours, [0.025, 0.975])
+    assert high - low == pytest.approx(exact.high - exact.low, rel=0.2)
+    assert influence.sum() == pytest.approx(0, abs=1e-3)
+
+
+def test_two_models_on_the_same_people_differ_by_less_than_their_spreads_suggest() -> None:
+    """What pairing is for: the second model is the first with a little noise, so both find the same people hard."""
+    embeddings, labels = faces(1)
+    other = embeddings + 0.3 * np.random.default_rng(8).normal(size=embeddings.shape)
+    one, two = (tar_influence(every_pair(part, labels, 0.1), 0.1) for part in (embeddings, other))
+    assert resampled(one - two).std() < 0.6 * np.hypot(resampled(one).std(), resampled(two).std())
+
+
+def test_all_pairs_as_a_list_have_the_same_influences() -> None:
+    embeddings, labels = faces(4, people=20)
+    left, right = np.triu_indices(len(labels), 1)
+    unit = embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True)
+    scores = (unit @ unit.T)[left, right]
+    listed = listed_pairs(scores, labels[left], labels[right], 20)
+    every = every_pair(embeddings, labels, 0.05, np.float64)
+    assert np.array_equal(listed.touching, every.touching)
+    assert tar_influence(listed, 0.05) == pytest.approx(tar_influence(every, 0.05))
+
+
+def test_a_rate_below_the_resolution_has_no_influence() -> None:
+    embeddings, labels = faces(4, people=5)
+    with pytest.raises(FedVisageError, match="cannot show a false accept rate"):
+        tar_influence(every_pair(embeddings, labels, 1e-6), 1e-6)
