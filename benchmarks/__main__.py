@@ -1,15 +1,18 @@
-"""`make bench`: run all benchmarks, print a table, write benchmarks/results.json."""
+"""`make bench`: run all benchmarks, each in a process of its own, print a table, write benchmarks/results.json."""
 
 from __future__ import annotations
 
 import argparse
 import importlib
 import json
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import torch
 
+from benchmarks.common import Row
 from fedvisage.cli.output import show_table
 
 ALL = (
@@ -29,26 +32,57 @@ ALL = (
     "fuzzing",
     "nvflare",
 )
+RESULTS = Path(__file__).with_name("results.json")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", choices=[*ALL, []], help="which ones; all by default")
+    parser.add_argument("--rows", action="store_true", help="print one benchmark's rows as JSON, and nothing else")
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--full", dest="scale", action="store_const", const="full", help="larger sizes, more repetitions")
     size.add_argument(
         "--smoke", dest="scale", action="store_const", const="smoke", help="a few steps, figures mean nothing"
     )
     chosen = parser.parse_args()
+    scale = chosen.scale or "normal"
     torch.set_num_threads(1)
+    if chosen.rows:
+        print(json.dumps([row.table() for row in here(chosen.names[0], scale)]))
+        return
     rows = []
     for name in chosen.names or ALL:
         begin = time.perf_counter()
-        rows += importlib.import_module(f"benchmarks.{name}").measure(chosen.scale or "normal")
+        rows += here(name, scale) if scale == "smoke" else apart(name, scale)
         print(f"{name}: {time.perf_counter() - begin:.0f} s", flush=True)
-    if chosen.scale != "smoke":
-        path = Path(__file__).with_name("results.json")
-        path.write_text(json.dumps([row.table() for row in rows], indent=1) + "\n")
+    if scale != "smoke":
+        keep(rows)
+    show(rows)
+
+
+def here(name: str, scale: str) -> list[Row]:
+    """One benchmark in this process."""
+    found: list[Row] = importlib.import_module(f"benchmarks.{name}").measure(scale)
+    return found
+
+
+def apart(name: str, scale: str) -> list[Row]:
+    """One benchmark in a fresh process: what the others left in memory does not count."""
+    command = [sys.executable, "-m", "benchmarks", name, "--rows", *(["--full"] if scale == "full" else [])]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"benchmark '{name}' failed")
+    return [Row(**row) for row in json.loads(done.stdout.splitlines()[-1])]
+
+
+def keep(rows: list[Row]) -> None:
+    """Put the new rows into the file of results, in place of older ones of the same names."""
+    known = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else []
+    merged = {row["name"]: row for row in (*known, *(row.table() for row in rows))}
+    RESULTS.write_text(json.dumps(list(merged.values()), indent=1) + "\n", "utf-8")
+
+
+def show(rows: list[Row]) -> None:
     columns = ["benchmark", "ours", "reference", "unit", "ratio", "limit", "against", "load"]
     lines = [
         [r.name, f"{r.ours:.2f}", f"{r.reference:.2f}", r.unit, f"{r.ratio:.3f}", r.limit, r.peer, f"{r.load:.1f}"]
