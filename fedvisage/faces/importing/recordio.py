@@ -1,4 +1,4 @@
-"""InsightFace's training sets: `train.rec` with `train.idx` and `property`, read and written without mxnet.
+"""InsightFace's training sets: `train.rec` with `.idx`, `.lst` and `property`, read and written without mxnet.
 
 A record is a magic number, a word with its length (29 bits) and which part of a whole it is (3 bits), and its bytes,
 padded to four. Content that holds the magic number on a boundary of four bytes is cut there into parts, and reading
@@ -109,15 +109,14 @@ def read_recordio(path: Path) -> Source:
         raise FedVisageError(f"there are no images in {rec}")
     numbers = _labels(file, places)
     people, labels = np.unique(numbers, return_inverse=True)
-    width = max(5, len(str(people[-1])))
-    names = tuple(f"{person:0{width}d}" for person in people.tolist())
+    names, notes = _names(rec, people.tolist())
 
     def read(number: int) -> bytes:
         content = file.read(int(places[number]))
         return content[unpack(content, f"{rec}, image {number + 1}")[1] :]
 
     source = Source(names, labels.astype(np.int64), read, lambda number: f"{rec.name}, image {number + 1}")
-    source.notes += _compare_with_property(rec, len(people))
+    source.notes += notes + _compare_with_property(rec, len(people))
     others = sorted(entry.name for entry in rec.parent.glob("*.bin"))
     if others:
         source.notes.append(f"beside it are verification sets, to be imported one by one: {', '.join(others)}")
@@ -142,7 +141,7 @@ def write_recordio(folder: Path, images: Iterable[tuple[int, bytes]], size: int 
         for number, content in enumerate(records):
             idx.write(f"{number}\t{offset}\n")
             offset += rec.write(frame(content))
-    lines = [f"{place + 1}\t{person}\timage-{place + 1}\n" for place, person in enumerate(people)]
+    lines = [f"{place + 1}\t{person}\t{person:05d}/{place + 1}.jpg\n" for place, person in enumerate(people)]
     (folder / f"{name}.lst").write_text("".join(lines))
     (folder / "property").write_text(f"{len(starts)},{size},{size}\n")
 
@@ -200,6 +199,43 @@ def _labels(file: RecordFile, places: Indices) -> Indices:
             raise FedVisageError(f"{file.path}, image {number + 1}: {label} is no number of a person")
         labels[number] = int(label)
     return labels
+
+
+def _names(rec: Path, people: list[int]) -> tuple[tuple[str, ...], list[str]]:
+    """People's names: the folders their images came from where the list tells one for each, else their numbers."""
+    width = max(5, len(str(people[-1])))
+    numbers = tuple(f"{person:0{width}d}" for person in people)
+    folders: dict[int, set[str]] = {}
+    lst = rec.with_suffix(".lst")
+    try:
+        with lst.open(encoding="utf-8") as file:
+            for line in file:
+                person, folder = _listed(line)
+                folders.setdefault(person, set()).add(folder)
+    except FileNotFoundError:
+        return numbers, []
+    except (OSError, ValueError, OverflowError) as error:
+        return numbers, [f"{lst.name} was not used: {error}"]
+    found = [folders.get(person, set()) for person in people]
+    if any(len(each) != 1 for each in found) or len(set.union(*found)) != len(people) or "" in set.union(*found):
+        return numbers, [f"{lst.name} was not used: it does not name one folder for each person"]
+    return tuple(folder for each in found for folder in each), []
+
+
+def _listed(line: str) -> tuple[int, str]:
+    """Number and folder of a line: `key, label, path` as mxnet has it, or `aligned, path, label` as InsightFace."""
+    fields = line.rstrip("\n").split("\t")
+    if len(fields) < 3:
+        raise ValueError(f"no list of images: {line[:60]!r}")
+    label, path = (fields[1], fields[-1]) if _is_number(fields[1]) else (fields[2], fields[1])
+    return int(float(label)), Path(path).parent.name
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return float(text) >= 0
+    except ValueError:
+        return False
 
 
 def _compare_with_property(rec: Path, people: int) -> list[str]:

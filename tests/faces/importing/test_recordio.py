@@ -61,6 +61,35 @@ def test_a_written_set_is_read_back_by_person(folder: Path, tmp_path: Path) -> N
     assert len((folder / "train.lst").read_text().splitlines()) == 6
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{key}\t{person}\traw/{name}/{key}.jpg\n",
+        "1\t/data/raw/{name}/{key}.jpg\t{person}\n",
+        "{key}\t{person}.0\t{name}/x.jpg",
+    ],
+)
+def test_people_are_called_by_the_folders_of_the_list(folder: Path, line: str) -> None:
+    called = {3: "Ann_Other", 7: "m.0abc", 500: "Zoë"}
+    lines = [line.format(key=key, person=person, name=called[person]).rstrip() for key, person in enumerate(PEOPLE)]
+    (folder / "train.lst").write_text("\n".join(lines) + "\n")
+    source = read_recordio(folder)
+    assert source.names == ("Ann_Other", "m.0abc", "Zoë")
+    assert source.notes == []
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"1\t3\ta/1.jpg\n2\t3\tb/2.jpg\n", b"1\t3\ta/1.jpg\n", b"\xff\xfe", b"nothing\n", b"1\tinf\ta/1.jpg\n", b""],
+    ids=["two folders", "some people", "no text", "no fields", "no number", "empty"],
+)
+def test_a_list_that_does_not_name_everybody_leaves_the_numbers_and_is_noted(folder: Path, content: bytes) -> None:
+    (folder / "train.lst").write_bytes(content)
+    source = read_recordio(folder)
+    assert source.names == ("00003", "00007", "00500")
+    assert "train.lst was not used" in source.notes[0]
+
+
 def test_without_an_index_the_file_is_walked_through(folder: Path) -> None:
     with_index = read_recordio(folder)
     (folder / "train.idx").unlink()
