@@ -18,6 +18,7 @@ from fedvisage.cli.output import show_table
 ALL = (
     "synthetic",
     "party_cost",
+    "one_person",
     "training_cost",
     "workers",
     "memory",

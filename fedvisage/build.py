@@ -18,7 +18,7 @@ from fedvisage.core.codec import load_state
 from fedvisage.core.errors import FedVisageError
 from fedvisage.core.flat import layout
 from fedvisage.core.method import METHODS, REGULARISERS, WEIGHTINGS, Component, Method, PartyFaces, Weighting
-from fedvisage.core.parcel import OPTIMISER
+from fedvisage.core.parcel import BACKBONE, BUFFERS, OPTIMISER
 from fedvisage.core.phase import VALIDATOR
 from fedvisage.core.randomness import Streams
 from fedvisage.core.registry import Registry
@@ -226,6 +226,18 @@ def freeze(model: Backbone, recipe: Recipe, frozen: Mapping[str, torch.Tensor] |
         model.train_from(recipe.backbone.train_from)
         if frozen is not None:
             model.load_state_dict(dict(model.state_dict()) | dict(frozen))
+
+
+def start_model(recipe: Recipe, run: Path) -> Backbone:
+    """The network that a run began with, from its folder."""
+    start = load_state(run / START)
+    new = recipe.model_copy(update={"backbone": recipe.backbone.model_copy(update={"start": None})})
+    model = make_network(new, torch.device("cpu"))
+    freeze(model, recipe, start.get(FROZEN))
+    weights = Weights(model, recipe.federation.batchnorm)
+    for group in (BACKBONE, BUFFERS, "batchnorm"):
+        weights.load(start[group])
+    return model
 
 
 def prepare_faces(recipe: Recipe, model: Backbone, faces: FaceSet, partition: Partition, folder: Path) -> FaceSet:

@@ -140,8 +140,7 @@ class Backbone(Section):
     train_from: str | None = None
     """The first stage that is trained; those before it stay as they are, and only the rest travels."""
     cache: bool | str = True
-    """Whether the frozen stages run once per image and its mirror image, or in every step; a folder keeps the results
-    of all images of the face set for other runs."""
+    """Whether frozen stages run once per image and its mirror, or in every step; a folder keeps that for other runs."""
 
 
 class Training(Section):
@@ -167,6 +166,8 @@ class Training(Section):
     precision: Literal["fp32", "bf16"] = "fp32"
     prefetch: Annotated[int, Field(ge=0)] = 0
     """Batches prepared ahead in a thread."""
+    batchnorm: Literal["batch", "fixed"] = "batch"
+    """Normalise by each batch's statistics, or by those the model came with: a batch of one person has only its own."""
 
     @model_validator(mode="after")
     def _one_amount(self) -> Training:
@@ -322,8 +323,7 @@ def validated(model: type[Model], table: Mapping[str, Any], where: str) -> Model
         if first["type"] == "extra_forbidden":
             known = _known(model, where_in[:-1])
             raise FedVisageError(f"{where}: unknown key '{path}': {nearest(str(first['loc'][-1]), known)}") from None
-        message = first["msg"].removeprefix("Value error, ")
-        raise FedVisageError(f"{where}: {path + ': ' if path else ''}{message}") from None
+        raise FedVisageError(f"{where}: {path and path + ': '}{first['msg'].removeprefix('Value error, ')}") from None
 
 
 def to_toml(recipe: BaseModel) -> str:

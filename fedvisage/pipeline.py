@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -91,10 +92,12 @@ def run(
     fresh: bool = False,
     on: str | Path | None = None,
     watch: Watch = lambda event: None,
+    starts: Path | None = None,
 ) -> RunResult:
     """Run a recipe in the folder `out`; `resume` goes on with what is there, `fresh` removes it first.
 
     `on` is the folder of a federation of real hosts (`fedvisage deploy`); without it all parties are in this process.
+    `starts` is a folder that keeps pre-trained start models for other runs that begin with the very same one.
     """
     recipe = resolve(load_recipe(recipe) if isinstance(recipe, str | Path) else recipe)
     folder = prepare_folder(Path(out) if out else Path("runs") / recipe.name, recipe, resume, fresh)
@@ -102,6 +105,7 @@ def run(
     if not finished.exists():
         hosts = Path(on) if on else None
         with _threads(recipe.federation.threads), _open(recipe, folder, watch, hosts, keep=resume) as work:
+            work.starts = starts
             scores = work.execute()
         write_atomically(finished, [json.dumps(scores, indent=1).encode()])
         shutil.rmtree(folder / CACHE, ignore_errors=True)
@@ -126,6 +130,7 @@ class _Run:
 
     def __init__(self, recipe: Recipe, folder: Path, watch: Watch, hosting: Hosting | None) -> None:
         self.recipe, self.folder, self.watch, self.hosting = recipe, folder, watch, hosting
+        self.starts: Path | None = None
         self.streams = Streams(recipe.seed)
         self.faces = open_faces(recipe, folder / CACHE)
         self.partition = self._partition()
@@ -218,7 +223,9 @@ class _Run:
 
         A given network is frozen before that, a new one after it.
         """
-        path = self.folder / START
+        path, kept = self.folder / START, self._kept_start()
+        if kept and kept.exists() and not path.exists():
+            shutil.copyfile(kept, path)
         if path.exists():
             state = load_state(path)
             self._freeze(state)
@@ -236,7 +243,18 @@ class _Run:
         state |= {FROZEN: snapshot(self.model.frozen)}
         state |= {"batchnorm": snapshot(weights.local), PUBLIC_EMBEDDINGS: public}
         save_state(path, state)
+        if kept:
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            save_state(kept, state)
         return state
+
+    def _kept_start(self) -> Path | None:
+        """Where the start model is kept for other runs: under everything that pre-training depends on."""
+        recipe, settings = self.recipe, self.recipe.federation
+        if self.starts is None or not recipe.pretrain.epochs:
+            return None
+        parts = (recipe.seed, recipe.faces, recipe.backbone, recipe.pretrain, settings.threads, settings.batchnorm)
+        return self.starts / sha256(repr((*parts, self.partition.public)).encode()).hexdigest()[:16]
 
     def _pretrain(self) -> torch.Tensor:
         """Train on the public identities as one party would; their class embeddings (C, d)."""

@@ -16,6 +16,7 @@ from fedvisage.protocols import PROTOCOLS, Data, Options, Result, Subject, embed
 
 DEFAULT = "all-pairs"
 NOISE = ("megaface", "drop", "keep")
+WHICH = ("own", "local", "global", "start")
 
 Flip = Annotated[
     bool | None,
@@ -47,6 +48,7 @@ def evaluate_command(
     convention: Annotated[str, typer.Option(help=f"TAR at FAR: {', '.join(get_args(Convention))}.")] = "exact",
     centre: Annotated[bool, typer.Option(help="Pairs: subtract the mean embedding of the pairs.")] = False,
     noise: Annotated[str, typer.Option(help=f"Noise lists: {', '.join(NOISE)}.")] = "megaface",
+    which: Annotated[str, typer.Option(help=f"Personal: each party's model, or {', '.join(WHICH[1:])}.")] = "own",
     pairs: Annotated[int, typer.Option(min=0, help="Pairs drawn by the protocol all-pairs.")] = 3000,
     seed: Annotated[int, typer.Option(help="Seed of everything drawn.")] = 1,
     as_json: Json = False,
@@ -56,6 +58,7 @@ def evaluate_command(
         ("rule", rule, get_args(Rule)),
         ("convention", convention, get_args(Convention)),
         ("noise", noise, NOISE),
+        ("which", which, WHICH),
     ):
         if value not in known:
             raise FedVisageError(f"unknown {what} '{value}': {nearest(value, known)}")
@@ -70,6 +73,7 @@ def evaluate_command(
         convention=convention,  # type: ignore[arg-type]
         centre=centre,
         noise=noise,  # type: ignore[arg-type]
+        which=which,  # type: ignore[arg-type]
         pairs=pairs,
         seed=seed,
     )

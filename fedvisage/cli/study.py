@@ -43,7 +43,7 @@ from fedvisage.studies import (
 app = typer.Typer(no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(help="A study, such as fedgc/table-5.")]
-Scale = Annotated[str, typer.Option(help="laptop, paper, or smoke for a few steps.")]
+Scale = Annotated[str, typer.Option(help="laptop, paper, smoke for a few steps; some have trained.")]
 Seeds = Annotated[int, typer.Option(min=1, help="Seeds 1 to this many.")]
 Results = Annotated[Path | None, typer.Option(help="Folder of finished cells; studies/results by default.")]
 

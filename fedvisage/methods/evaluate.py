@@ -2,12 +2,14 @@
 
 The gallery is the mean embedding of each person's training images; the probes are the held-out images of the same
 people. A party scores the global model, its local one (before averaging, where `federation.keep_local` is set) and its
-personal one (where the method gives it one): the share of probes whose own person comes first.
+personal one (where the method gives it one): the share of probes whose own person comes first. Where a method goes on
+after the last round, as FedFR's second stage does, the parties score once more after that (`evaluate_end`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated
 
 import numpy as np
@@ -30,18 +32,17 @@ class EvaluateAtParties(Component):
     every: Annotated[int, Field(ge=1)] = 1
 
     def phases(self) -> tuple[Phase, ...]:
-        """Everybody who learns, not only the round's participants."""
-        names = tuple(f"{model}_rank1" for model in MODELS)
-        return (
-            Phase(
-                "evaluate",
-                every=self.every,
-                sampled=False,
-                down={BACKBONE: "all", BUFFERS: "all"},
-                may_report=names,
-                keeps_state=False,
-            ),
+        """Everybody who learns, not only the round's participants; once more where the method ends with work."""
+        regular = Phase(
+            "evaluate",
+            every=self.every,
+            sampled=False,
+            down={BACKBONE: "all", BUFFERS: "all"},
+            may_report=tuple(f"{model}_rank1" for model in MODELS),
+            keeps_state=False,
         )
+        goes_on = any(phase.when == "end" for phase in self.method.phases())
+        return (regular, replace(regular, name="evaluate_end", when="end")) if goes_on else (regular,)
 
     def plan_evaluate(self, server: State, cohort: Sequence[str], context: Context) -> dict[str, Parcel]:
         """The global model."""
@@ -65,6 +66,8 @@ class EvaluateAtParties(Component):
     def absorb_evaluate(self, server: State, result: Result, context: Context) -> State:
         """The numbers are in the metrics; the state does not change."""
         return server
+
+    plan_evaluate_end, evaluate_end, absorb_evaluate_end = plan_evaluate, evaluate, absorb_evaluate
 
 
 def rank_one(party: Party) -> float:

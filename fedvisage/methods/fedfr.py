@@ -249,14 +249,12 @@ class FedFR(FedAvg):
         return server
 
     def personal(self, state: State) -> Tensors | None:
-        """The adapted model, or the local one with the branch's transformation."""
-        if ADAPTED in state:
-            adapted: Tensors = state[ADAPTED]
-            return adapted
-        if self.branch == "none" or LOCAL not in state:
-            return None
+        """The adapted model, or the local one, with the branch's transformation where there is a branch."""
+        own: Tensors | None = state.get(ADAPTED) or state.get(LOCAL)
+        if ADAPTED in state or self.branch == "none" or own is None:
+            return own
         layer: Tensors = {name: state[BRANCH][name] for name in (WEIGHT, BIAS)}
-        return {**state[LOCAL], **layer}
+        return {**own, **layer}
 
     def _others(self, party: Party, parcel: Parcel) -> Tensors:
         """What is trained beside the backbone."""

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import numpy as np
 
-from fedvisage.build import CACHE, open_faces
-from fedvisage.config import load_recipe
+from fedvisage.build import CACHE, freeze, open_faces, prepare_faces, start_model
+from fedvisage.config import Recipe, load_recipe
 from fedvisage.core.errors import FedVisageError
 from fedvisage.core.phase import VALIDATOR
 from fedvisage.evaluation import Personal, macro_average, personal_protocol
 from fedvisage.faces.faceset import Faces
 from fedvisage.faces.partition import Partition
-from fedvisage.models import load_model
+from fedvisage.models import Backbone, load_model
 from fedvisage.protocols.protocol import Options, Result, protocol
 from fedvisage.protocols.subject import Data, Subject
 from fedvisage.training import embed_images
@@ -34,6 +34,8 @@ def personal(data: Data, subject: Subject, options: Options) -> Result:
         where = f"party '{chosen}' of {run}" if chosen else f"no party of {run}"
         raise FedVisageError(f"{where} has held-out images: set partition.held_out in the recipe and run again")
     images = np.unique([image for share in shares.values() for image in share.held_out])
+    common = _with_cut(start_model(recipe, run) if options.which == "start" else subject.model, recipe)
+    faces = prepare_faces(recipe, common, faces, partition, run) if isinstance(recipe.backbone.cache, str) else faces
     test, labels = Faces(faces, images), faces.labels[images]
     flip = options.flips(subject, custom=False)
     result, parties, own = Result(), dict[str, Personal](), 0
@@ -43,11 +45,13 @@ def personal(data: Data, subject: Subject, options: Options) -> Result:
             continue
         path = run / "parties" / name / "model.safetensors"
         train = np.array(share.train)
-        if path.is_file():
-            model, own = load_model(path), own + 1
+        if path.is_file() and options.which in ("own", "local"):
+            model, own = _with_cut(load_model(path), recipe), own + 1
+            if options.which == "local":
+                model.transformation = None
             everybody = embed_images(model, test, flip=flip)
         else:
-            model = subject.model
+            model = common
             shared = embed_images(model, test, flip=flip) if shared is None else shared
             everybody = shared
         parties[name] = personal_protocol(
@@ -70,9 +74,23 @@ def personal(data: Data, subject: Subject, options: Options) -> Result:
         name: {"counts": asdict(party.counts)} | {variant: party.rates(variant) for variant in VARIANTS}
         for name, party in parties.items()
     }
-    result.note(f"{own} of {len(parties)} parties have a model of their own, the others the global one")
+    result.note(_models_used(options.which, own, len(parties)))
     result.note("counts are sums over the parties; rates are means over them" if len(parties) > 1 else "one party")
     return result
+
+
+def _with_cut(model: Backbone, recipe: Recipe) -> Backbone:
+    """The model, cut where its recipe froze it: what the frozen stages make of the faces may be at hand."""
+    if not model.cut:
+        freeze(model, recipe)
+    return model
+
+
+def _models_used(which: str, own: int, parties: int) -> str:
+    if which in ("global", "start"):
+        return f"every party with the run's {which} model"
+    whose = "a model of their own" + (" (without its last layer)" if which == "local" else "")
+    return f"{own} of {parties} parties have {whose}, the others the global one"
 
 
 def _run_of(path: Path) -> tuple[Path, str | None]:

@@ -30,6 +30,8 @@ class Options:
     rule: Rule = "insightface"
     convention: Convention = "exact"
     centre: bool = False
+    which: Literal["own", "local", "global", "start"] = "own"
+    """Of the personal protocol: a party's own model, that without its last layer, the run's model, or its start."""
     noise: Literal["megaface", "drop", "keep"] = "megaface"
     pairs: int = 3000
     seed: int = 1

@@ -1,9 +1,10 @@
 """Studies: a paper's table or figure as a set of recipes, at several scales, with the paper's numbers beside ours.
 
 A study is a TOML file below `studies/`: a recipe that all its rows share, what each scale changes of it (`laptop`,
-`paper`, and `smoke` for a few steps), and the rows, each with what it changes and what the paper reports for it. A cell
-is a row with a seed. It runs once, as an ordinary run; its scores are a small JSON file under the hash of its recipe:
-a finished cell is not run again, and a cell that two studies share is trained once.
+`paper`, `smoke` for a few steps, and for some `trained`: a laptop's scale from a network trained elsewhere), and the
+rows, each with what it changes and what the paper reports for it. A cell is a row with a seed. It runs once, as an
+ordinary run; its scores are a small JSON file under the hash of its recipe: a finished cell is not run again, and a
+cell that two studies share is trained once.
 """
 
 from __future__ import annotations

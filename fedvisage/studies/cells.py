@@ -18,7 +18,7 @@ from fedvisage.build import resolve
 from fedvisage.config import Recipe, validated
 from fedvisage.core.errors import FedVisageError, nearest
 from fedvisage.core.method import METHODS, REGULARISERS, WEIGHTINGS, Component
-from fedvisage.studies.definition import home, load_study, merged
+from fedvisage.studies.definition import home, load_study, merged, of_model
 
 MACHINE = {"workers": 0, "timeout": None}
 """Settings that say how a run uses its machine and are no part of what it computes."""
@@ -96,7 +96,8 @@ def cells(name: str, scale: str, seeds: Iterable[int], folder: Path | None = Non
     found = []
     for seed in seeds:
         for row in study.rows:
-            table = merged(study.recipe, study.scales[scale], row.recipe, {"seed": seed, "name": f"{name}/{row.name}"})
+            own = (row.recipe, row.at.get(scale, {}), {"seed": seed, "name": f"{name}/{row.name}"})
+            table = merged(study.recipe, study.scales[scale], *own)
             recipe = resolve(validated(Recipe, table, f"study '{name}', row '{row.name}'"))
             found.append(Cell(name, scale, row.name, seed, recipe, folder))
     return found
@@ -122,8 +123,19 @@ def load_results(
     if seeds is None:
         seeds = sorted({int(read_result(path).get("seed", 0)) for path in sorted(results.glob("*.json"))})
     found: dict[str, list[Any]] = {}
+    of = {row.name: row.of for row in load_study(name, folder).rows}
     for cell in cells(name, scale, seeds, folder):
         result = cell.finished(results)
         if result is not None:
-            found.setdefault(cell.row, []).append(result)
+            found.setdefault(cell.row, []).append(_seen_as(result, of[cell.row]) if of[cell.row] else result)
     return found
+
+
+def _seen_as(result: Mapping[str, Any], of: str) -> dict[str, Any]:
+    """A result with the scores of another of the run's models in the place of its own; curves are of the latter."""
+    end = f" {of_model(of)}"
+    parts = {
+        part: {key.removesuffix(end): value for key, value in result.get(part, {}).items() if key.endswith(end)}
+        for part in ("scores", "people")
+    }
+    return {**result, **parts, "rounds": {}}

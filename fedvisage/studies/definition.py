@@ -12,7 +12,7 @@ from fedvisage.config import Section, read_toml, validated
 from fedvisage.core.errors import FedVisageError, nearest
 
 TEST = "test"
-SCALES = ("laptop", "paper", "smoke")
+SCALES = ("laptop", "trained", "paper", "smoke")
 BASE = "_base.toml"
 """Beside the studies of a paper: what they have in common."""
 
@@ -28,11 +28,19 @@ class Measure(Section):
     """The run's own test people, or a protocol of `fedvisage evaluate`."""
     data: str = ""
     """The face set of the protocol: a folder, or `@name` at the data root."""
+    of: str = ""
+    """Which of a run's models, as the row says."""
 
     @property
     def key(self) -> str:
         """Its name in a cell's result."""
-        return " ".join(part for part in (self.protocol, self.data, self.metric) if part)
+        of = self.of and of_model(self.of)
+        return " ".join(part for part in (self.protocol, self.data, self.metric, of) if part)
+
+
+def of_model(of: str) -> str:
+    """How the keys of scores end that belong to another model than the run's."""
+    return f"of {of}"
 
 
 class Column(Section):
@@ -51,6 +59,10 @@ class Row(Section):
     group: str = ""
     """Rows of one group are compared with each other."""
     recipe: Mapping[str, Any] = Field(default_factory=dict)
+    at: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict)
+    """What it changes at one scale only."""
+    of: Literal["", "start", "global", "local"] = ""
+    """Which model of the run is scored: the start, or by the personal protocol another than each party's own."""
     paper: Mapping[str, float] = Field(default_factory=dict)
     """The paper's numbers by column, in percent."""
     note: str = ""
@@ -96,9 +108,11 @@ class Study(Section):
     scales: Mapping[str, Mapping[str, Any]]
     rows: tuple[Row, ...]
 
-    def measures(self, scale: str) -> dict[str, Measure]:
-        """By column: what it is measured by, as far as this scale can."""
-        return {column.name: column.by[scale] for column in self.columns if scale in column.by}
+    def measures(self, scale: str, row: str) -> dict[str, Measure]:
+        """By column: what a row is measured by, as far as this scale can."""
+        of = next(one.of for one in self.rows if one.name == row)
+        found = {column.name: column.by[scale] for column in self.columns if scale in column.by}
+        return {name: measure.model_copy(update={"of": of}) for name, measure in found.items()}
 
 
 def home() -> Path:
@@ -124,7 +138,8 @@ def load_study(name: str, folder: Path | None = None) -> Study:
     base = path.with_name(BASE)
     table = merged(read_toml(base) if base.exists() else {}, read_toml(path))
     study = validated(Study, table, f"study '{name}'")
-    unknown = [scale for scale in study.scales if scale not in SCALES]
+    named = [scale for scales in (study.scales, *(row.at for row in study.rows)) for scale in scales]
+    unknown = [scale for scale in named if scale not in SCALES]
     if unknown:
         raise FedVisageError(f"study '{name}': unknown scale '{unknown[0]}': {nearest(unknown[0], SCALES)}")
     _check_names(name, study)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedvisage.build import CACHE, build_parts, open_faces
+from fedvisage.build import CACHE, build_parts, freeze, open_faces, prepare_faces, start_model
 from fedvisage.config import load_recipe
 from fedvisage.core.errors import FedVisageError
 from fedvisage.core.randomness import Streams
@@ -43,27 +43,31 @@ def people_digest(names: Sequence[str]) -> str:
     return hashlib.sha256("\n".join(names).encode()).hexdigest()[:12]
 
 
-def test_influences(folder: Path, metrics: Sequence[str]) -> dict[str, dict[str, Any]]:
+def test_influences(folder: Path, metrics: Sequence[str], of: str) -> dict[str, dict[str, Any]]:
     """By metric (`accuracy`, `tar@0.01`): the influence of each of a finished run's test people.
 
-    Where every party has a model of its own, the mean over the parties.
+    Where every party has a model of its own, the mean over the parties. `of` start for the model the run began with.
     """
     recipe = load_recipe(str(folder / "recipe.toml"))
     partition = Partition.load(folder / "partition.json")
     faces = open_faces(recipe, folder / CACHE)
-    test = TestSet(Faces(faces, partition.test), recipe.evaluation, Streams(recipe.seed))
-    digest = people_digest(test.faces.names)
     alone = build_parts(recipe).method.has_no_global_model
     paths = sorted(folder.glob("parties/*/model.safetensors")) if alone else [folder / "model.safetensors"]
     device = choose_device(recipe.federation.device)
+    models = [start_model(recipe, folder)] if of == "start" else [load_model(path) for path in paths]
+    if isinstance(recipe.backbone.cache, str):
+        for model in models:
+            freeze(model, recipe)
+        faces = prepare_faces(recipe, models[0], faces, partition, folder)
+    test = TestSet(Faces(faces, partition.test), recipe.evaluation, Streams(recipe.seed))
+    digest = people_digest(test.faces.names)
     sums = {metric: np.zeros(test.faces.classes) for metric in metrics}
-    for path in paths:
-        model = load_model(path).to(device)
-        embeddings = embed_images(model, test.faces, flip=recipe.evaluation.flip, normalise=True)
+    for model in models:
+        embeddings = embed_images(model.to(device), test.faces, flip=recipe.evaluation.flip, normalise=True)
         for metric in metrics:
             sums[metric] += test_influence(embeddings, test, metric)
     shutil.rmtree(folder / CACHE, ignore_errors=True)
-    return {metric: pack(total / len(paths), digest) for metric, total in sums.items()}
+    return {metric: pack(total / len(models), digest) for metric, total in sums.items()}
 
 
 def test_influence(embeddings: NDArray[np.float32], test: TestSet, metric: str) -> Floats:

@@ -1,6 +1,7 @@
 """A cell put to work: an ordinary run, its scores by every column's measure, and a small JSON file.
 
-A face set written `@name` is the folder `name` below the data root, imported at the recipe's size when first used.
+A face set written `@name` is the folder `name` below the data root, imported at the recipe's size when first used;
+`@name:5-20` takes people with at least 5 images, and at most 20 of each.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from fedvisage.build import start_model
 from fedvisage.config import Recipe
 from fedvisage.core.codec import write_atomically
 from fedvisage.core.errors import FedVisageError, nearest
@@ -22,7 +25,7 @@ from fedvisage.faces.importing import Report, Selection, read_source, write_sour
 from fedvisage.federation import Event
 from fedvisage.pipeline import EVALUATION, run
 from fedvisage.privacy import read_ledger
-from fedvisage.protocols import PROTOCOLS, Data, Options, open_subject
+from fedvisage.protocols import PROTOCOLS, Data, Options, Subject, open_subject
 from fedvisage.protocols import run as evaluate
 from fedvisage.runfolder import environment
 from fedvisage.scoring import headline
@@ -43,7 +46,7 @@ def run_cell(
     Another process that runs the same cell in the same `work` is waited for. `workers` as in the recipe.
     """
     path, folder = results / f"{cell.key}.json", work / cell.key
-    measures = list(load_study(cell.study, cell.home).measures(cell.scale).values())
+    measures = list(load_study(cell.study, cell.home).measures(cell.scale, cell.row).values())
     root = data or data_root()
     work.mkdir(parents=True, exist_ok=True)
     with _alone(work / f"{cell.key}.lock"):
@@ -55,13 +58,15 @@ def run_cell(
         federation = recipe.federation.model_copy(update={"workers": workers or recipe.federation.workers})
         recipe = recipe.model_copy(update={"name": cell.key, "federation": federation})
         clock = _Clock(folder, watch)
-        done = run(recipe, out=folder, resume=(folder / "recipe.toml").exists(), watch=clock.watch)
+        resume = (folder / "recipe.toml").exists()
+        done = run(recipe, out=folder, resume=resume, watch=clock.watch, starts=work / "starts")
         result = result or _beginning(cell, folder, clock.seconds())
-        own = headline(done.scores.get(cell.recipe.method["name"], {"tar": {}}))
+        scored = "start" if any(measure.of == "start" for measure in missing) else cell.recipe.method["name"]
+        own = headline(done.scores.get(scored, {"tar": {}}))
         _add_own(result, [measure for measure in missing if measure.protocol == TEST], own, folder)
         for measure in missing:
             if measure.protocol != TEST:
-                _add(result, measure, folder, recipe.faces.size, work / "data", root)
+                _add(result, measure, folder, recipe, work / "data", root)
         results.mkdir(parents=True, exist_ok=True)
         write_atomically(path, [_lines(result).encode()])
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
@@ -144,7 +149,8 @@ def _is_at_hand(measure: Measure, data: Path) -> bool:
     """Whether a column can be measured here; a face set that is not there leaves it open, to be measured later."""
     if not measure.data:
         return True
-    return (data / measure.data[1:] if measure.data.startswith("@") else Path(measure.data)).exists()
+    name = measure.data.partition(":")[0]
+    return (data / name[1:] if name.startswith("@") else Path(measure.data)).exists()
 
 
 def _add_own(
@@ -155,20 +161,30 @@ def _add_own(
         result["scores"][measure.key] = _share(measure, own)
     told = [measure for measure in measures if result["scores"][measure.key] is not None]
     if told:
-        found = test_influences(folder, [measure.metric for measure in told])
+        found = test_influences(folder, [measure.metric for measure in told], told[0].of)
         result.setdefault("people", {}).update({measure.key: found[measure.metric] for measure in told})
 
 
-def _add(result: dict[str, Any], measure: Measure, folder: Path, size: int, imported: Path, root: Path) -> None:
+def _add(result: dict[str, Any], measure: Measure, folder: Path, recipe: Recipe, imported: Path, root: Path) -> None:
     """A score by a protocol."""
-    place = folder if PROTOCOLS[measure.protocol].needs_run else Path(_located(measure.data, size, imported, root))
-    pairs = Options().pairs if measure.metric == "accuracy" else 0
-    data = Data(place)
-    found = evaluate(measure.protocol, data, open_subject(str(folder)), Options(pairs=pairs, influence=True))
+    on_run = PROTOCOLS[measure.protocol].needs_run
+    data = Data(folder if on_run else Path(_located(measure.data, recipe.faces.size, imported, root)))
+    subject = open_subject(str(folder))
+    if measure.of == "start" and not on_run:
+        subject = Subject(f"the start of {folder}", str(folder), _model=start_model(recipe, folder))
+    found = evaluate(measure.protocol, data, subject, _options(measure))
     result["scores"][measure.key] = _share(measure, found.table()["metrics"])
     if measure.metric in found.influence:
         digest = people_digest(data.faces.names)
         result.setdefault("people", {})[measure.key] = pack(found.influence[measure.metric], digest)
+
+
+def _options(measure: Measure) -> Options:
+    """How a protocol comes to tell the metric, such as `TAR@0.001 (clean)`."""
+    rate = re.match(r"(TAR|TPIR)@([0-9.e-]+)", measure.metric)
+    wanted: dict[str, Any] = {"fars" if rate[1] == "TAR" else "fpirs": (float(rate[2]),)} if rate else {}
+    pairs = Options().pairs if measure.metric == "accuracy" else 0
+    return Options(pairs=pairs, influence=True, which=measure.of or "own", **wanted)  # type: ignore[arg-type]
 
 
 def _share(measure: Measure, metrics: Mapping[str, float | None]) -> float | None:
@@ -195,19 +211,28 @@ def data_root() -> Path:
 
 
 def located(recipe: Recipe, imported: Path, data: Path) -> Recipe:
-    """The recipe with every face set `@name` replaced by a folder, imported from the data root unless it is there."""
+    """The recipe with every face set `@name` replaced by a folder, imported from the data root unless it is there.
+
+    What frozen stages make of the faces is kept beside them for the other cells.
+    """
     sources = recipe.faces.source
     several = (sources,) if isinstance(sources, str) else sources
     folders = tuple(_located(source, recipe.faces.size, imported, data) for source in several)
     found = folders[0] if isinstance(sources, str) else folders
-    return recipe.model_copy(update={"faces": recipe.faces.model_copy(update={"source": found})})
+    kept = str(imported / "features") if recipe.backbone.train_from and recipe.backbone.cache else recipe.backbone.cache
+    parts = {
+        "faces": recipe.faces.model_copy(update={"source": found}),
+        "backbone": recipe.backbone.model_copy(update={"cache": kept}),
+    }
+    return recipe.model_copy(update=parts)
 
 
 def _located(source: str, size: int, imported: Path, data: Path) -> str:
     if not source.startswith("@"):
         return source
-    name = source[1:]
-    folder = imported / str(size) / name
+    name, _, bounds = source[1:].partition(":")
+    least, _, most = bounds.partition("-")
+    folder = imported / str(size) / bounds / name
     folder.parent.mkdir(parents=True, exist_ok=True)
     with _alone(folder.with_name(f"{name}.lock")):
         if (folder / "faces.json").exists():
@@ -215,5 +240,6 @@ def _located(source: str, size: int, imported: Path, data: Path) -> str:
         if not (data / name).is_dir():
             raise FedVisageError(f"no face set '{name}' in {data}: say where it is with --data, or in FEDVISAGE_DATA")
         kind, found = read_source(data / name, None, None, {})
-        write_source(found, folder, Report(name, kind), Selection(size=size, store="array"))
+        people = Selection(size, "array", int(least or 1), int(most) if most else None)
+        write_source(found, folder, Report(name, kind), people)
     return str(folder)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedvisage.config import Training
 from fedvisage.core.codec import State
@@ -58,6 +58,13 @@ def _own(tensor: Tensor, device: torch.device, trainable: bool) -> Tensor:
     return tensor.detach().to(device, copy=True).requires_grad_(trainable)
 
 
+def keep_statistics(model: Backbone) -> None:
+    """Let BatchNorm use its running statistics, and leave them as they are, while the rest trains."""
+    for module in model.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            module.eval()
+
+
 class Trainer:
     """SGD on a backbone and, beside it, other parameters such as class embeddings.
 
@@ -95,6 +102,8 @@ class Trainer:
         model, seen, steps = self.model, 0, 0
         total = torch.zeros((), dtype=torch.float64, device=model.device)
         model.train()
+        if self.work.batchnorm == "fixed":
+            keep_statistics(model)
         for batch in batches(images, self.work, streams, model.device, features_for(model, images)):
             with autocast(self.work.precision, model.device):
                 features = model.features_of(batch.images)

@@ -26,10 +26,12 @@ from small import (
     work_locally,
 )
 
+from fedvisage.core.errors import FedVisageError
 from fedvisage.core.method import Joined
 from fedvisage.core.parcel import BACKBONE, BUFFERS, PRIVATE_EMBEDDINGS
 from fedvisage.core.randomness import Streams
-from fedvisage.faces.partition import party_faces
+from fedvisage.faces.faceset import Faces
+from fedvisage.faces.partition import Partition, Share, party_faces
 from fedvisage.faces.shares import POOLED
 from fedvisage.methods import EvaluateAtParties
 from fedvisage.methods.alone import Alone
@@ -38,6 +40,7 @@ from fedvisage.methods.fedavg import FedAvg, FedPE
 from fedvisage.methods.fedprox import FedProx, proximal
 from fedvisage.methods.weightings import BySamples, Equal
 from fedvisage.privacy import read_ledger
+from fedvisage.training.views import Mixture, Part
 
 SAMPLES = {"ann": 5, "bob": 12}
 CLASSES = {"ann": 2, "bob": 3}
@@ -168,6 +171,21 @@ def test_central_equals_training_directly_on_all_images(tmp_path: Path) -> None:
         head = work_locally(model, head, faces, POOLED, round)
     assert close(ran.server[BACKBONE], get(model, list(ran.server[BACKBONE])), 1e-5)
     assert close(ran.server[BUFFERS], get(model, list(ran.server[BUFFERS])), 1e-5)
+
+
+def test_central_may_pool_the_public_people_too(tmp_path: Path) -> None:
+    """Persons a and b are public; their class embeddings follow those of the parties' people."""
+    shares = {"bob": Share("trainer", tuple(range(8, 20)))}
+    pooled = Partition(tuple(range(8)), (), shares).pooled()
+    ran = federate(tmp_path, Central(training=WORK, rounds=1, public="all"), partition=pooled, rounds=1)
+    own, public = faces_of(POOLED, pooled), Faces(FACES, pooled.public)
+    parts = [Part(own, np.arange(12), own.labels), Part(public, np.arange(8), 3 + public.labels)]
+    second = torch.randn(2, 128, generator=Streams(1, "parties", 0, POOLED, "public").torch("class embeddings")) * 0.1
+    model, head = network(), torch.cat([random_head(POOLED, 3), second])
+    work_locally(model, head, Mixture(parts, 5), POOLED, 1)  # type: ignore[arg-type]
+    assert close(ran.server[BACKBONE], get(model, list(ran.server[BACKBONE])), 1e-5)
+    with pytest.raises(FedVisageError, match="needs public people"):
+        federate(tmp_path / "none", Central(training=WORK, public="all"), partition=PARTITION.pooled())
 
 
 def test_kept_momentum_is_private_and_makes_a_difference(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from fedvisage.core.randomness import Streams
 from fedvisage.core.weights import Weights
 from fedvisage.faces.faceset import Faces
 from fedvisage.faces.partition import Partition, Share, party_faces
-from fedvisage.methods.evaluate import EvaluateAtParties
+from fedvisage.methods.evaluate import EvaluateAtParties, rank_one
 from fedvisage.methods.fedavg import FedPE
 from fedvisage.methods.fedfr import FedFR
 from fedvisage.models import personalised
@@ -264,3 +264,37 @@ def test_momentum_is_kept_over_rounds_where_the_recipe_says_so(tmp_path: Path) -
         backbones[state] = ran.server[BACKBONE]
         assert ("optimiser" in ran.party("bob")) == (state == "keep")
     assert any(not torch.equal(backbones["keep"][n], t) for n, t in backbones["reset"].items())
+
+
+def test_without_a_branch_the_personal_model_is_the_local_one(tmp_path: Path) -> None:
+    """Table 1's rows without the branch are scored with each party's model before averaging."""
+    ran = fedfr(tmp_path, branch="none", threshold=HARD)
+    state = ran.party("bob")
+    tensors = FedFR(branch="none").personal(state)
+    assert tensors is not None
+    assert all(torch.equal(tensors[name], state["local_model"][name]) for name in state["local_model"])
+
+
+def test_the_parties_score_again_after_the_second_stage(tmp_path: Path) -> None:
+    """The last personal score is the adapted model's, computed here from the party's own state."""
+    shares = {name: Share("trainer", images[1:], images[:1]) for name, images in OWN.items()}
+    partition = Partition(PARTITION.public, (), shares)
+    method = FedFR(training=WORK, rounds=1, threshold=HARD, branch="none", second_stage="fine-tune")
+    ran = federate(
+        tmp_path,
+        method,
+        rounds=1,
+        partition=partition,
+        public={"all": PHI},
+        others=(EvaluateAtParties(method=method),),
+    )
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [row["phase"] for row in rows][-3:] == ["evaluate", "adapt", "evaluate_end"]
+    weights = Weights(network())
+    for name in OWN:
+        faces = party_faces(FACES, partition, name)[1]
+        own: Any = type("P", (), {"faces": faces, "weights": weights})
+        tensors = method.personal(ran.party(name))
+        assert tensors is not None
+        with personalised(weights, tensors):
+            assert rows[-1]["parties"][name]["personal_rank1"] == rank_one(own)

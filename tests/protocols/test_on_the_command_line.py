@@ -127,6 +127,31 @@ def test_the_personal_protocol_scores_every_partys_own_model(fedvisage, finished
     assert row["metrics"]["TAR@0.05 (clean)"] == each[0].rates("clean")["tar@0.05"]
 
 
+def test_the_personal_protocol_takes_the_runs_models_too(fedvisage, finished):
+    """Of parties that train alone the run's model is its start; their own models have no last layer to leave out."""
+    rates = {}
+    for which in ("own", "local", "global", "start"):
+        words = ("--protocol", "personal", "--which", which, "--far", "0.05", "--fpir", "0.2", "--json")
+        code, out, err = fedvisage("evaluate", finished, *words)
+        assert code == 0, err
+        (row,) = results(out)
+        rates[which] = row["metrics"]
+    partition, faces = Partition.load(finished / "partition.json"), open_faceset(finished / ".cache")
+    images = np.unique([image for share in partition.parties.values() for image in share.held_out])
+    model, each = load_model(finished / "model.safetensors"), []
+    for share in partition.parties.values():
+        train = np.array(share.train)
+        sides = (model.embed(faces.images.read(some), flip=False) for some in (images, train))
+        test, gallery = sides
+        each.append(
+            personal_protocol(test, faces.labels[images], gallery, faces.labels[train], fars=[0.05], fpirs=[0.2])
+        )
+    assert rates["global"]["TAR@0.05 (clean)"] == macro_average(each, "clean")["tar@0.05"]
+    assert rates["start"] == rates["global"] != rates["own"] == rates["local"]
+    code, _, err = fedvisage("evaluate", finished, "--protocol", "personal", "--which", "best")
+    assert (code, "unknown which 'best'" in err) == (2, True)
+
+
 def test_run_and_party_folders_are_models_too(fedvisage, finished, tmp_path):
     faces = finished / ".cache"
     party = sorted((finished / "parties").iterdir())[0]

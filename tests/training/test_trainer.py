@@ -202,3 +202,23 @@ def test_the_backbone_can_go_without_momentum_while_the_head_keeps_its_own() -> 
     assert torch.equal(trainer.values()["class_embeddings"], bare_head.detach())
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
     assert set(trainer.state()) == {"class_embeddings"}
+
+
+def test_fixed_statistics_stay_and_are_what_training_normalises_by() -> None:
+    """One step equals torch's on a network whose BatchNorm is in evaluation mode and everything else is not."""
+    work = Training(batch_size=10, epochs=1, learning_rate=0.05, batchnorm="fixed", flip=False)
+    model, head, _ = trained(work)
+    by_hand, own = network(), embeddings().requires_grad_()
+    before = {name: buffer.clone() for name, buffer in by_hand.named_buffers()}
+    by_hand.train()
+    for module in by_hand.modules():
+        if isinstance(module, torch.nn.BatchNorm1d | torch.nn.BatchNorm2d):
+            module.eval()
+    optimiser = torch.optim.SGD([*by_hand.parameters(), own], lr=0.05, momentum=0.9, weight_decay=5e-4)
+    (batch,) = batches(faces(), work, Streams(5, 0), torch.device("cpu"))
+    cosface(by_hand(by_hand.preprocess(batch.images)), own, batch.labels).backward()
+    optimiser.step()
+    assert equal(model, by_hand)
+    assert torch.equal(head, own.detach())
+    assert all(torch.equal(buffer, before[name]) for name, buffer in model.named_buffers())
+    assert not equal(model, trained(work.model_copy(update={"batchnorm": "batch"}))[0])
