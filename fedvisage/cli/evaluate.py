@@ -50,6 +50,14 @@ def evaluate_command(
     noise: Annotated[str, typer.Option(help=f"Noise lists: {', '.join(NOISE)}.")] = "megaface",
     which: Annotated[str, typer.Option(help=f"Personal: each party's model, or {', '.join(WHICH[1:])}.")] = "own",
     pairs: Annotated[int, typer.Option(min=0, help="Pairs drawn by the protocol all-pairs.")] = 3000,
+    of_run: Annotated[
+        Path | None,
+        typer.Option("--run", help="Personal, from an embeddings file: the run, or a party's folder in it."),
+    ] = None,
+    resamples: Annotated[
+        int, typer.Option(min=0, help="Pairs: 95% intervals from so many resamples of the people, such as 1000.")
+    ] = 0,
+    curves: Annotated[bool, typer.Option(help="Pairs: the points of the ROC and DET curves, with --json.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of everything drawn.")] = 1,
     as_json: Json = False,
 ) -> None:
@@ -62,6 +70,8 @@ def evaluate_command(
     ):
         if value not in known:
             raise FedVisageError(f"unknown {what} '{value}': {nearest(value, known)}")
+    if curves and not as_json:
+        raise FedVisageError("--curves needs --json: a table has no room for the points")
     options = Options(
         fars=tuple(far) if far else None,
         fpirs=tuple(fpir) if fpir else None,
@@ -75,6 +85,9 @@ def evaluate_command(
         noise=noise,  # type: ignore[arg-type]
         which=which,  # type: ignore[arg-type]
         pairs=pairs,
+        run=of_run,
+        resamples=resamples,
+        curves=curves,
         seed=seed,
     )
     work = _work(protocol or [DEFAULT], data or [])

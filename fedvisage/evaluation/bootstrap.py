@@ -20,7 +20,7 @@ from fedvisage.evaluation._checks import Bools, Floats, Ints
 from fedvisage.evaluation.all_pairs import all_pairs_verification, count_pairs, score_blocks
 from fedvisage.evaluation.rates import allowed_accepts
 from fedvisage.evaluation.streaming import Largest
-from fedvisage.evaluation.verification import Rule, accepted, fold_sizes, kfold_accuracy_from_scores, measure
+from fedvisage.evaluation.verification import Rule, accepted, fold_of_each, kfold_accuracy_from_scores, measure
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def bootstrap_accuracy(
     b_labels: ArrayLike,
     rng: np.random.Generator,
     *,
-    folds: int = 10,
+    folds: int | ArrayLike = 10,
     rule: Rule = "insightface",
     resamples: int = 1000,
     level: float = 0.95,
@@ -59,8 +59,8 @@ def bootstrap_accuracy(
     same = first == second
     scores = measure(a, b, rule)
     result = kfold_accuracy_from_scores(scores, same, folds, rule=rule)
-    threshold = np.repeat(result.thresholds, fold_sizes(scores.size, len(result.thresholds)))
-    correct = accepted(scores, threshold, rule) == same
+    fold = fold_of_each(folds, scores.size, rule) if len(result.thresholds) > 1 else np.zeros(scores.size, np.int64)
+    correct = accepted(scores, np.asarray(result.thresholds)[fold], rule) == same
     values = []
     for drawn in _draws(len(names), resamples, rng):
         weight = drawn[first] * np.where(same, 1, drawn[second])

@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedvisage.build import CACHE, freeze, open_faces, prepare_faces, start_model
 from fedvisage.config import Recipe, load_recipe
 from fedvisage.core.errors import FedVisageError
 from fedvisage.core.phase import VALIDATOR
 from fedvisage.evaluation import Personal, macro_average, personal_protocol
-from fedvisage.faces.faceset import Faces
+from fedvisage.faces.faceset import Faces, FaceSet, Indices
 from fedvisage.faces.partition import Partition
 from fedvisage.models import Backbone, load_model
 from fedvisage.protocols.protocol import Options, Result, protocol
-from fedvisage.protocols.subject import Data, Subject
+from fedvisage.protocols.subject import Data, Subject, some_of
 from fedvisage.training import embed_images
 
 VARIANTS = ("parity", "clean")
+Embeddings = NDArray[np.float32]
 
 
 @protocol("personal", "each party's own model: 1:1 and 1:N on its people among everybody, averaged", needs_run=True)
 def personal(data: Data, subject: Subject, options: Options) -> Result:
-    """A run's folder, or one party's folder in it; test images are the held-out images of all parties."""
-    run, chosen = _run_of(Path(subject.path))
+    """A run's folder, or one party's folder in it; test images are the held-out images of all parties.
+
+    An embeddings file of all the run's faces stands for a model: the global one, or that of the party which is named.
+    """
+    run, chosen = _run_of(Path(subject.path) if subject.file is None else options.run)
     recipe = load_recipe(str(run / "recipe.toml"))
     partition = Partition.load(run / "partition.json")
     faces = open_faces(recipe, run / CACHE)
@@ -34,30 +41,17 @@ def personal(data: Data, subject: Subject, options: Options) -> Result:
         where = f"party '{chosen}' of {run}" if chosen else f"no party of {run}"
         raise FedVisageError(f"{where} has held-out images: set partition.held_out in the recipe and run again")
     images = np.unique([image for share in shares.values() for image in share.held_out])
-    common = _with_cut(start_model(recipe, run) if options.which == "start" else subject.model, recipe)
-    faces = prepare_faces(recipe, common, faces, partition, run) if isinstance(recipe.backbone.cache, str) else faces
-    test, labels = Faces(faces, images), faces.labels[images]
-    flip = options.flips(subject, custom=False)
-    result, parties, own = Result(), dict[str, Personal](), 0
-    shared = None
+    embedders = _Embedders(subject, options, run, recipe, faces, partition)
+    labels, result, parties = faces.labels[images], Result(), dict[str, Personal]()
     for name, share in shares.items():
         if chosen not in (None, name):
             continue
-        path = run / "parties" / name / "model.safetensors"
         train = np.array(share.train)
-        if path.is_file() and options.which in ("own", "local"):
-            model, own = _with_cut(load_model(path), recipe), own + 1
-            if options.which == "local":
-                model.transformation = None
-            everybody = embed_images(model, test, flip=flip)
-        else:
-            model = common
-            shared = embed_images(model, test, flip=flip) if shared is None else shared
-            everybody = shared
+        embed = embedders.of(name)
         parties[name] = personal_protocol(
-            everybody,
+            embed(images),
             labels,
-            embed_images(model, Faces(faces, train), flip=flip),
+            embed(train),
             faces.labels[train],
             fars=options.fars or (1e-6, 1e-5),
             fpirs=options.fpirs or (1e-5, 1e-4),
@@ -74,9 +68,50 @@ def personal(data: Data, subject: Subject, options: Options) -> Result:
         name: {"counts": asdict(party.counts)} | {variant: party.rates(variant) for variant in VARIANTS}
         for name, party in parties.items()
     }
-    result.note(_models_used(options.which, own, len(parties)))
+    if subject.file is None:
+        result.note(_models_used(options.which, embedders.own, len(parties)))
     result.note("counts are sums over the parties; rates are means over them" if len(parties) > 1 else "one party")
     return result
+
+
+class _Embedders:
+    """What embeds images for each party: its own model, one for all, or a file of embeddings."""
+
+    def __init__(
+        self, subject: Subject, options: Options, run: Path, recipe: Recipe, faces: FaceSet, partition: Partition
+    ) -> None:
+        self.run, self.recipe, self.faces = run, recipe, faces
+        self.which, self.flip, self.own = options.which, options.flips(subject, custom=False), 0
+        self.file = subject.file
+        if self.file is not None:
+            if not np.array_equal(self.file.labels, faces.labels) or self.file.about.names != faces.names:
+                raise FedVisageError(f"{subject.path} does not hold the embeddings of the faces of {run}")
+            return
+        self.common = _with_cut(start_model(recipe, run) if self.which == "start" else subject.model, recipe)
+        if isinstance(recipe.backbone.cache, str):
+            self.faces = prepare_faces(recipe, self.common, faces, partition, run)
+        self.known: tuple[Indices, Embeddings] | None = None
+
+    def of(self, party: str) -> Callable[[Indices], Embeddings]:
+        """Embeddings of images by their numbers, as this party has them."""
+        if self.file is not None:
+            return partial(some_of, self.file)
+        path = self.run / "parties" / party / "model.safetensors"
+        if not path.is_file() or self.which not in ("own", "local"):
+            return self._shared
+        model, self.own = _with_cut(load_model(path), self.recipe), self.own + 1
+        if self.which == "local":
+            model.transformation = None
+        return partial(self._embed, model)
+
+    def _embed(self, model: Backbone, images: Indices) -> Embeddings:
+        return embed_images(model, Faces(self.faces, images), flip=self.flip)
+
+    def _shared(self, images: Indices) -> Embeddings:
+        """By the model that parties have in common; the images asked for first, everybody's, are embedded once."""
+        if self.known is None:
+            self.known = images, self._embed(self.common, images)
+        return self.known[1] if images is self.known[0] else self._embed(self.common, images)
 
 
 def _with_cut(model: Backbone, recipe: Recipe) -> Backbone:
@@ -93,8 +128,10 @@ def _models_used(which: str, own: int, parties: int) -> str:
     return f"{own} of {parties} parties have {whose}, the others the global one"
 
 
-def _run_of(path: Path) -> tuple[Path, str | None]:
+def _run_of(path: Path | None) -> tuple[Path, str | None]:
     """The run's folder that a path names or lies in, and the party where it is one party's folder or model."""
+    if path is None:
+        raise FedVisageError("an embeddings file does not say who has which people: name its run with --run")
     path = path.parent if path.name == "model.safetensors" else path
     if path.parent.name == "parties":
         run, party = path.parent.parent, path.name

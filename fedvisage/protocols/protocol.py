@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedvisage.core.registry import Registry
-from fedvisage.evaluation import Rate, Tpir
+from fedvisage.evaluation import Interval, Rate, Tpir
 from fedvisage.evaluation.rates import Convention
 from fedvisage.evaluation.verification import Rule
 from fedvisage.protocols.subject import Data, Subject
@@ -35,6 +36,12 @@ class Options:
     noise: Literal["megaface", "drop", "keep"] = "megaface"
     pairs: int = 3000
     seed: int = 1
+    run: Path | None = None
+    """The run, or party of a run, whose people an embeddings file is scored on by the personal protocol."""
+    resamples: int = 0
+    """For confidence intervals over people, where the protocol has them; 0 for none."""
+    curves: bool = False
+    """Whether the details have the points of the ROC and DET curves, where the protocol scores pairs."""
     influence: bool = False
     """Whether to say how much each person moves each metric, where the protocol can."""
 
@@ -65,6 +72,15 @@ class Result:
         self.metrics[name] = rate.value
         if rate.reason is not None:
             self.note(f"{name}: {rate.reason}")
+
+    def interval(self, name: str, found: Interval) -> None:
+        """Take in a metric's confidence interval."""
+        self.details.setdefault("intervals", {})[name] = [found.low, found.high]
+        lost = f", {found.undefined:,} of which had no value" if found.undefined else ""
+        self.note(
+            f"{name}: {100 * found.low:.2f} to {100 * found.high:.2f} in {100 * found.level:g}% of "
+            f"{found.resamples:,} resamples of the people{lost}"
+        )
 
     def note(self, text: str) -> None:
         """Say something once."""

@@ -134,17 +134,7 @@ class Subject:
 
     def chosen(self, data: Data, images: Indices, flip: bool) -> NDArray[np.float32]:
         """Embeddings (n, d) of some images, in their order."""
-        rows = self.embeddings(data, flip)
-        if isinstance(rows, np.ndarray):
-            some: NDArray[np.float32] = rows[images]
-            return some
-        wanted, back = np.unique(images, return_inverse=True)
-        found = np.empty((len(wanted), rows.shape[1]), np.float32)
-        for start in range(0, rows.shape[0], BLOCK):
-            first, last = np.searchsorted(wanted, (start, start + BLOCK))
-            if last > first:
-                found[first:last] = rows[start : start + BLOCK][wanted[first:last] - start]
-        return found[back]
+        return some_of(self.embeddings(data, flip), images)
 
     @staticmethod
     def _from_file(file: EmbeddingsFile, data: Data, flip: bool) -> EmbeddingsFile:
@@ -159,6 +149,20 @@ class Subject:
                 "or embed again"
             )
         return file
+
+
+def some_of(rows: Rows, images: Indices) -> NDArray[np.float32]:
+    """Rows (n, d) of an array or a file by number, in the order asked for."""
+    if isinstance(rows, np.ndarray):
+        some: NDArray[np.float32] = rows[images]
+        return some
+    wanted, back = np.unique(images, return_inverse=True)
+    found = np.empty((len(wanted), rows.shape[1]), np.float32)
+    for start in range(0, rows.shape[0], BLOCK):
+        first, last = np.searchsorted(wanted, (start, start + BLOCK))
+        if last > first:
+            found[first:last] = rows[start : start + BLOCK][wanted[first:last] - start]
+    return found[back]
 
 
 def open_subject(path: str) -> Subject:

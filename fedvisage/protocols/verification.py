@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from fedvisage.config import Evaluation
 from fedvisage.core.errors import FedVisageError
 from fedvisage.core.randomness import Streams
-from fedvisage.evaluation import auc, eer, kfold_accuracy, tars_at_fars
+from fedvisage.evaluation import auc, bootstrap_accuracy, bootstrap_tar, eer, kfold_accuracy, tars_at_fars
+from fedvisage.evaluation.curves import accept_counts, corners
 from fedvisage.evaluation.influence import ScoredPairs, accuracy_influence, every_pair, listed_pairs, tar_influence
 from fedvisage.evaluation.streaming import UnitBlocks
 from fedvisage.evaluation.verification import cosines
@@ -77,8 +80,18 @@ def on_pairs(data: Data, name: str, subject: Subject, options: Options, fars: tu
         "eer": eer(genuine, impostor),
         "auc": auc(genuine, impostor),
     }
+    labels = data.faces.labels
+    if options.curves:
+        result.details |= _curves(genuine, impostor)
+    if options.resamples:
+        who = labels[left], labels[right]
+        if ((who[0] == who[1]) != same).any():
+            raise FedVisageError(f"{data.folder} does not say whose images they are: no intervals over people")
+        rng = Streams(options.seed).numpy("resamples")
+        found = bootstrap_accuracy(a, b, *who, rng, folds=folds, rule=options.rule, resamples=options.resamples)
+        result.interval("accuracy", found)
     if options.influence:
-        people, labels = len(data.faces.names), data.faces.labels
+        people = len(data.faces.names)
         scored = listed_pairs(score, labels[left], labels[right], people)
         result.influence = _tar_influences(scored, fars, result)
         result.influence["accuracy"] = accuracy_influence(
@@ -101,6 +114,17 @@ def _tar_influences(pairs: ScoredPairs, fars: tuple[float, ...], result: Result)
     return {name: tar_influence(pairs, far) for far, name in names.items() if np.isfinite(result.metrics[name])}
 
 
+def _curves(genuine: NDArray[np.float64], impostor: NDArray[np.float64]) -> dict[str, dict[str, Any]]:
+    """The corners of the ROC and DET curves; their first threshold is infinity, for which JSON has only null."""
+    accepted, false, threshold = corners(*accept_counts(genuine, impostor))
+    far, tar = (false / false[-1]).tolist(), (accepted / accepted[-1]).tolist()
+    at = [None, *threshold[1:].tolist()]
+    return {
+        "roc": {"far": far, "tar": tar, "threshold": at},
+        "det": {"far": far, "frr": [1 - share for share in tar], "threshold": at},
+    }
+
+
 def _centred(a: NDArray[np.float32], b: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Unit embeddings less their mean over both sides of all pairs."""
     a, b = (side / np.linalg.norm(side, axis=1, keepdims=True) for side in (a, b))
@@ -121,12 +145,25 @@ def all_pairs(data: Data, subject: Subject, options: Options) -> Result:
         result.rate(f"TAR@{far:g}", rate)
     result.counts = test.describe()
     result.details = {name: score[name] for name in ("accuracy_std", "histogram") if name in score}
+    if options.resamples:
+        for rate in test.rates:
+            if rate.reason is None:
+                rng = Streams(options.seed).numpy("resamples", f"{rate.far:g}")
+                found = bootstrap_tar(unit, test.labels, rate.far, rng, resamples=options.resamples, dtype=np.float32)
+                result.interval(f"TAR@{rate.far:g}", found)
     if options.influence:
         result.influence = _tar_influences(every_pair(unit, test.labels, max(settings.fars)), settings.fars, result)
-        if test.pairs is not None:
-            left, right, _ = test.pairs
-            sides = test.labels[left], test.labels[right]
-            result.influence["accuracy"] = accuracy_influence(unit[left], unit[right], *sides, test.faces.classes)
+    if test.pairs is not None:
+        left, right, same = test.pairs
+        a, b, who = unit[left], unit[right], (test.labels[left], test.labels[right])
+        if options.curves:
+            cosine = cosines(a, b)
+            result.details |= _curves(cosine[same], cosine[~same])
+        if options.resamples:
+            rng = Streams(options.seed).numpy("resamples")
+            result.interval("accuracy", bootstrap_accuracy(a, b, *who, rng, resamples=options.resamples))
+        if options.influence:
+            result.influence["accuracy"] = accuracy_influence(a, b, *who, test.faces.classes)
     if options.pairs:
         result.note(f"{options.pairs:,} pairs drawn with seed {options.seed}")
     return result

@@ -152,6 +152,38 @@ def test_the_personal_protocol_takes_the_runs_models_too(fedvisage, finished):
     assert (code, "unknown which 'best'" in err) == (2, True)
 
 
+def test_the_personal_protocol_takes_an_embeddings_file_of_the_runs_faces(fedvisage, finished, tmp_path):
+    options = ("--protocol", "personal", "--far", "0.05", "--fpir", "0.2", "--json")
+    party = sorted((finished / "parties").iterdir())[0]
+    file = tmp_path / "own.safetensors"
+    assert fedvisage("embed", party, "--data", finished / ".cache", "--out", file, "--no-flip")[0] == 0
+    code, out, err = fedvisage("evaluate", file, "--run", party, *options)
+    assert code == 0, err
+    _, expected, _ = fedvisage("evaluate", party, *options)
+    assert results(out)[0]["metrics"] == pytest.approx(results(expected)[0]["metrics"], nan_ok=True)
+    assert results(out)[0]["counts"] == results(expected)[0]["counts"]
+    code, _, err = fedvisage("evaluate", file, *options)
+    assert (code, "name its run with --run" in err) == (2, True)
+
+
+def test_intervals_and_curves_come_with_pairs(fedvisage, model, lfw_set):
+    words = ("--protocol", "lfw", "--protocol", "all-pairs", "--data", lfw_set, "--pairs", "100", "--far", "0.1")
+    code, out, err = fedvisage("evaluate", model, *words, "--resamples", "50", "--curves", "--json")
+    assert code == 0, err
+    for row in results(out):
+        assert set(row["details"]["intervals"]) == (
+            {"accuracy"} if row["protocol"] == "lfw" else {"accuracy", "TAR@0.1"}
+        )
+        for name, (low, high) in row["details"]["intervals"].items():
+            assert low < row["metrics"][name] < high
+        roc, det = row["details"]["roc"], row["details"]["det"]
+        assert (roc["far"][0], roc["tar"][0], roc["far"][-1], roc["tar"][-1]) == (0, 0, 1, 1)
+        assert det["frr"] == [1 - share for share in roc["tar"]]
+        assert sorted(roc["threshold"][1:], reverse=True) == roc["threshold"][1:]
+    code, _, err = fedvisage("evaluate", model, *words, "--curves")
+    assert (code, "--curves needs --json" in err) == (2, True)
+
+
 def test_run_and_party_folders_are_models_too(fedvisage, finished, tmp_path):
     faces = finished / ".cache"
     party = sorted((finished / "parties").iterdir())[0]
