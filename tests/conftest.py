@@ -2,9 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import pytest
 import torch
+from browser import BINARY, WHY, Browser
 from hypothesis import HealthCheck, settings
 
 torch.set_num_threads(1)
 settings.register_profile("fedvisage", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("fedvisage")
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """A headless Chromium; without one the test is skipped and says so."""
+    if BINARY is None:
+        pytest.skip(WHY)
+    running = Browser()
+    yield running
+    running.close()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say in one line what was not run for want of a browser."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    unseen = [report for report in skipped if WHY in str(report.longrepr)]
+    if unseen:
+        terminalreporter.write_line(f"not run: {len(unseen)} tests of pages in a browser ({WHY})")

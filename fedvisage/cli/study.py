@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 from rich.console import Console
 from rich.progress import (
@@ -23,7 +24,6 @@ from rich.progress import (
 
 from fedvisage.cli.output import Json, show_json, show_table
 from fedvisage.core.errors import FedVisageError
-from fedvisage.core.randomness import Streams
 from fedvisage.studies import (
     Cell,
     Entry,
@@ -38,6 +38,7 @@ from fedvisage.studies import (
     results_home,
     run_cells,
     table,
+    write_study,
 )
 
 app = typer.Typer(no_args_is_help=True)
@@ -80,8 +81,14 @@ def run_command(
     place = Place(work, results or results_home(), data)
     with CellBars(chosen, quiet=as_json) as bars:
         run_cells(chosen, place, jobs, bars.tell)
-    for name in names:
-        report_command(name, scale, results, as_json)
+    written = {name: write_study(name, scale, place.results, page_path(name, scale, work)) for name in names}
+    if as_json:
+        tables = [as_table(name, scale, place.results) | {"page": str(page)} for name, page in written.items()]
+        show_json(tables[0] if len(tables) == 1 else tables)
+        return
+    for name, page in written.items():
+        _show(name, scale, place.results)
+        print(f"page: {page}")
 
 
 class CellBars:
@@ -135,16 +142,42 @@ class CellBars:
 
 
 @app.command("report")
-def report_command(name: Name, scale: Scale = "laptop", results: Results = None, as_json: Json = False) -> None:
-    """Show a study's table: the paper's numbers beside ours, and which of its orderings hold."""
-    study = load_study(name)
-    finished = load_results(name, scale, results or results_home())
-    numbers = table(study, scale, finished)
-    found = orderings(study, scale, finished, Streams(0).numpy("orderings"))
+def report_command(
+    name: Name,
+    scale: Scale = "laptop",
+    results: Results = None,
+    out: Annotated[Path | None, typer.Option(help="The page to write; runs/studies/<name>.html by default.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Write a study's page and show its table: the paper's numbers beside ours, and which of its orderings hold."""
+    kept = results or results_home()
+    path = write_study(name, scale, kept, out or page_path(name, scale, Path("runs/studies")))
     if as_json:
-        plain = {row: {column: _plain(entry) for column, entry in of.items()} for row, of in numbers.items()}
-        show_json({"study": name, "scale": scale, "rows": plain, "orderings": [one.table() for one in found]})
+        show_json(as_table(name, scale, kept) | {"page": str(path)})
         return
+    _show(name, scale, kept)
+    print(f"page: {path}")
+
+
+def page_path(name: str, scale: str, folder: Path) -> Path:
+    """Where a study's page goes unless asked otherwise."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / f"{name.replace('/', '-')}-{scale}.html"
+
+
+def as_table(name: str, scale: str, kept: Path) -> dict[str, Any]:
+    """A study's numbers as plain data."""
+    study, finished = load_study(name), load_results(name, scale, kept)
+    numbers = table(study, scale, finished)
+    found = orderings(study, scale, finished, np.random.default_rng(0))
+    plain = {row: {column: _plain(entry) for column, entry in of.items()} for row, of in numbers.items()}
+    return {"study": name, "scale": scale, "rows": plain, "orderings": [one.table() for one in found]}
+
+
+def _show(name: str, scale: str, kept: Path) -> None:
+    study, finished = load_study(name), load_results(name, scale, kept)
+    numbers = table(study, scale, finished)
+    found = orderings(study, scale, finished, np.random.default_rng(0))
     print(f"{study.title} ({study.source}), {scale} scale")
     columns = [column for column in study.columns if scale in column.by]
     for column in columns:

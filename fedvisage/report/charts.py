@@ -51,10 +51,10 @@ def dot_chart(dots: Sequence[Dot], label: str, description: str, reference: floa
     lows = [min(dot.value - (dot.spread or 0), *dot.others, dot.value) for dot in dots]
     highs = [max(dot.value + (dot.spread or 0), *dot.others, dot.value) for dot in dots]
     ticks = [tick for tick in drawing.nice_ticks(max(0.0, min(lows)), min(1.0, max(highs))) if 0 <= tick <= 1]
-    row, left = 44, 14
+    row, left = 44, 24
     bottom = TOP + row * len(dots) + 6
     root = drawing.figure(bottom + 42, description)
-    scale = Scale(ticks[0], ticks[-1], left, RIGHT - 6)
+    scale = Scale(ticks[0], ticks[-1], left, WIDTH - left)
     for tick in ticks:
         add(root, "line", x1=scale(tick), x2=scale(tick), y1=TOP, y2=bottom, kind="grid")
     if ticks[0] <= reference <= ticks[-1]:
@@ -80,6 +80,50 @@ def _dot_row(root: Element, dot: Dot, scale: Scale, top: float) -> None:
         for end in ends:
             add(group, "line", x1=end, x2=end, y1=y - 4, y2=y + 4, kind="stroke whisker")
     add(group, "circle", cx=scale(dot.value), cy=y, r=5, kind="fill")
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A row of the bar chart, in percent or in points."""
+
+    label: str
+    tone: str
+    value: float
+    spread: float | None = None
+
+
+def bar_chart(bars: Sequence[Bar], label: str, description: str, points: bool = False) -> str:
+    """Horizontal bars from nought with their spread as whiskers; `points` for differences, which may be negative."""
+    ends = [end for bar in bars for end in (bar.value - (bar.spread or 0), bar.value + (bar.spread or 0))]
+    ticks = drawing.nice_ticks(min(0.0, *ends), max(0.0, *ends))
+    row, left = 44, 24
+    bottom = TOP + row * len(bars) + 6
+    root = drawing.figure(bottom + 42, description)
+    scale = Scale(ticks[0], ticks[-1], left, WIDTH - left)
+    for tick in ticks:
+        add(root, "line", x1=scale(tick), x2=scale(tick), y1=TOP, y2=bottom, kind="grid")
+    for index, bar in enumerate(bars):
+        _bar_row(root, bar, scale, TOP + row * index, points)
+    add(root, "line", x1=scale(0), x2=scale(0), y1=TOP, y2=bottom, kind="axis")
+    drawing.horizontal_axis(root, scale, ticks, bottom, label, short_number)
+    return drawing.markup(root)
+
+
+def _bar_row(root: Element, bar: Bar, scale: Scale, top: float, points: bool) -> None:
+    y = top + 30
+    value = f"{bar.value:+.1f}".replace("-", "−") if points else f"{bar.value:.1f}"
+    value += f" ± {bar.spread:.1f}" if bar.spread is not None else ""
+    group = add(root, "g", kind=bar.tone)
+    add(group, "title", f"{bar.label}: {value}")
+    low, high = sorted((scale(0), scale(bar.value)))
+    add(group, "rect", x=low, y=y - 7, width=max(high - low, 0.5), height=14, kind="fill soft")
+    if bar.spread is not None:
+        ends = [scale(bar.value + sign * bar.spread) for sign in (-1, 1)]
+        add(group, "line", x1=ends[0], x2=ends[1], y1=y, y2=y, kind="stroke whisker")
+        for end in ends:
+            add(group, "line", x1=end, x2=end, y1=y - 4, y2=y + 4, kind="stroke whisker")
+    add(group, "text", bar.label, x=scale.start + 6, y=top + 14, kind="name")
+    add(group, "text", value, x=scale.end - 6, y=top + 14, text_anchor="end", kind="value")
 
 
 def line_chart(

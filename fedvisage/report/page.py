@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from functools import cache
-from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fedvisage.core.codec import write_atomically
 from fedvisage.core.phase import VALIDATOR
 from fedvisage.report import results, separation, tables, weighting, words
 from fedvisage.report.crossings import Crossings, sum_up
 from fedvisage.report.folder import RunFiles, existing, read_run
-
-if TYPE_CHECKING:
-    from jinja2 import Template
+from fedvisage.report.rendering import write_page
 
 PAGE = "report.html"
 
@@ -24,17 +19,8 @@ def write_report(folder: Path) -> Path:
     run = read_run(folder)
     crossings = sum_up(existing(folder, "ledger.jsonl"), run.metrics.absent)
     path = folder / PAGE
-    write_atomically(path, [_template().render(_contents(run, crossings)).encode("utf-8", "replace")])
+    write_page(path, "page.html.j2", _contents(run, crossings))
     return path
-
-
-@cache
-def _template() -> Template:
-    from jinja2 import Environment, StrictUndefined
-
-    source = (resources.files("fedvisage.report") / "page.html.j2").read_text("utf-8")
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    return environment.from_string(source)
 
 
 def _contents(run: RunFiles, crossings: Crossings) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from fedvisage.studies.definition import (
     merged,
 )
 from fedvisage.studies.numbers import Entry, Ordering, agreement, orderings, table
+from fedvisage.studies.page import write_study
 from fedvisage.studies.parallel import News, Place, default_jobs, run_cells
 from fedvisage.studies.running import data_root, located, run_cell
 
@@ -56,4 +57,5 @@ __all__ = [
     "run_cell",
     "run_cells",
     "table",
+    "write_study",
 ]

@@ -104,9 +104,11 @@ def at_best(result: Mapping[str, Any], column: Column, measure: Measure) -> floa
     curves, metric = result["rounds"], measure.metric
     if measure.protocol != TEST or not curves.get("validation") or not curves.get(TEST):
         return math.nan
-    sign = 1 if column.better == "higher" else -1
-    best = max(curves["validation"], key=lambda row: sign * row.get(metric, -sign * math.inf))
-    return next((100 * row[metric] for row in curves[TEST] if row["round"] == best["round"]), math.nan)
+    liked = {row["round"]: row[metric] for row in curves["validation"] if metric in row}
+    if not liked:
+        return math.nan
+    best = (max if column.better == "higher" else min)(liked, key=liked.__getitem__)
+    return next((100 * row[metric] for row in curves[TEST] if row["round"] == best and metric in row), math.nan)
 
 
 def orderings(study: Study, scale: str, results: Results, rng: np.random.Generator) -> list[Ordering]:

@@ -141,6 +141,8 @@ class _Worker:
     def __init__(self, cell: Cell, place: Place, workers: int) -> None:
         forks = "forkserver" in multiprocessing.get_all_start_methods()
         context: Any = multiprocessing.get_context("forkserver" if forks else "spawn")
+        if forks:
+            context.set_forkserver_preload(["fedvisage", "fedvisage.studies", "torch._dynamo"])
         self.cell = cell
         self.pipe: Connection
         self.pipe, theirs = context.Pipe()

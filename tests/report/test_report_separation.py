@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from conftest import RunFolder
+from run_folder import RunFolder
 
 
 def test_without_a_regulariser_there_is_no_such_section(folder: RunFolder) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from conftest import RunFolder
+from run_folder import RunFolder
 
 from fedvisage.methods.fv import grid
 from fedvisage.report.simplex import Point, place, simplex_chart

@@ -1,0 +1,160 @@
+"""The figures of a study's page: the paper's figure redrawn from its rows, and the learning curves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from fedvisage.report import charts
+from fedvisage.report.charts import Bar, Dot, Line
+from fedvisage.report.results import Figure
+from fedvisage.report.words import listed
+from fedvisage.studies.definition import TEST, Column, Row, Study
+from fedvisage.studies.numbers import Entry
+
+TONES = 12
+Numbers = Mapping[str, Mapping[str, Entry]]
+
+
+def redrawn(study: Study, columns: Sequence[Column], numbers: Numbers) -> list[Figure]:
+    """Per column: lines over a swept setting or bars where the study is a figure, else dots with the single seeds."""
+    found: list[Figure | None] = []
+    for column in columns:
+        measured = {
+            row: of[column.name].mean
+            for row, of in numbers.items()
+            if column.name in of and not math.isnan(of[column.name].mean)
+        }
+        if not measured:
+            continue
+        if study.figure is None:
+            found.append(_dots(study, column, numbers))
+        elif study.figure.kind == "bars":
+            found.append(_bars(study, column, numbers))
+        else:
+            found.append(_lines(study, column.name, measured, "ours"))
+            found.append(_lines(study, column.name, _paper(study, column.name), "the paper's"))
+    return [figure for figure in found if figure is not None]
+
+
+def _tones(names: Sequence[str]) -> dict[str, str]:
+    return {name: f"tone-party-{index % TONES}" for index, name in enumerate(dict.fromkeys(names))}
+
+
+def _series(row: Row) -> str:
+    return row.line or row.group or "all rows"
+
+
+def _paper(study: Study, column: str) -> dict[str, float]:
+    return {row.name: row.paper[column] for row in study.rows if column in row.paper}
+
+
+def _lines(study: Study, column: str, values: Mapping[str, float], whose: str) -> Figure | None:
+    """A line per series over the rows' `x`; a row without `x` is a level line across."""
+    assert study.figure is not None
+    tones = _tones([_series(row) for row in study.rows])
+    places = sorted({row.x for row in study.rows if row.x is not None})
+    points: dict[str, list[tuple[float, float]]] = {}
+    for row in study.rows:
+        if row.name in values:
+            spots = [row.x] if row.x is not None else [places[0], places[-1]] if places else []
+            points.setdefault(_series(row), []).extend((x, values[row.name] / 100) for x in spots)
+    lines = [Line(name, tones[name], sorted(of)) for name, of in points.items() if of]
+    if not lines:
+        return None
+    said = "; ".join(f"{line.label} {', '.join(f'{100 * y:.1f} at {x:g}' for x, y in line.points)}" for line in lines)
+    words = f"{column} over {study.figure.x or 'the setting'}, {whose}. {said}."
+    svg = charts.line_chart(lines, study.figure.x, words, True, study.figure.log)
+    legend = [(line.label, line.tone) for line in lines] if len(lines) > 1 else []
+    return Figure(f"{column}, {whose}", svg, "", legend)
+
+
+def _bars(study: Study, column: Column, numbers: Numbers) -> Figure | None:
+    """A bar per row, or its difference from the row that is taken as nought."""
+    assert study.figure is not None
+    zero = study.figure.relative_to
+    origin = numbers.get(zero, {}).get(column.name)
+    if zero and (origin is None or math.isnan(origin.mean)):
+        return None
+    tones = _tones([row.name for row in study.rows])
+    bars = []
+    for row in study.rows:
+        entry = numbers.get(row.name, {}).get(column.name)
+        if entry is None or math.isnan(entry.mean) or row.name == zero:
+            continue
+        value, spread = (entry.mean, entry.spread) if origin is None else _difference(entry, origin)
+        bars.append(Bar(row.label, tones[row.name], value, None if math.isnan(spread) else spread))
+    if not bars:
+        return None
+    label = f"points above {_label(study, zero)}" if zero else f"{column.name}, percent"
+    said = listed([f"{bar.label} {bar.value:.1f}" for bar in bars])
+    svg = charts.bar_chart(bars, label, f"{column.name}, {label}. {said}.", bool(zero))
+    return Figure(column.name, svg, "Whiskers: one standard deviation over seeds." if _whiskers(bars) else "")
+
+
+def _difference(entry: Entry, origin: Entry) -> tuple[float, float]:
+    """Mean and spread over seeds of the difference, seed by seed where both have as many."""
+    if len(entry.values) != len(origin.values):
+        return entry.mean - origin.mean, math.nan
+    apart = [a - b for a, b in zip(entry.values, origin.values, strict=True)]
+    middle = fmean(apart)
+    spread = math.sqrt(sum((d - middle) ** 2 for d in apart) / (len(apart) - 1)) if len(apart) > 1 else math.nan
+    return middle, spread
+
+
+def _whiskers(bars: Sequence[Bar | Dot]) -> bool:
+    return any(bar.spread is not None for bar in bars)
+
+
+def _label(study: Study, name: str) -> str:
+    return next(row.label for row in study.rows if row.name == name)
+
+
+def _dots(study: Study, column: Column, numbers: Numbers) -> Figure:
+    """Every row's mean with its spread, and the single seeds behind it."""
+    tones = _tones([row.group for row in study.rows])
+    dots = []
+    for row in study.rows:
+        entry = numbers.get(row.name, {}).get(column.name)
+        if entry is None or math.isnan(entry.mean):
+            continue
+        spread = None if math.isnan(entry.spread) else entry.spread / 100
+        seeds = [value / 100 for value in entry.values] if len(entry.values) > 1 else []
+        dots.append(Dot(row.label, tones[row.group], entry.mean / 100, spread, seeds))
+    said = listed([f"{dot.label} {100 * dot.value:.1f}%" for dot in dots])
+    svg = charts.dot_chart(dots, column.name, f"{column.name}, ours. {said}.", math.inf)
+    caption = "Whiskers: one standard deviation over seeds. Faint dots: single seeds." if _whiskers(dots) else ""
+    return Figure(f"{column.name}, ours", svg, caption)
+
+
+def learning_curves(study: Study, scale: str, results: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Figure]:
+    """Per group of rows: the first score that was followed while training, mean over seeds, round by round."""
+    measures = [column.by[scale] for column in study.columns if scale in column.by]
+    metrics = [measure.metric for measure in measures if measure.protocol == TEST]
+    followed = next((metric for metric in metrics if any(_rounds(of, metric) for of in results.values())), None)
+    if followed is None:
+        return []
+    groups: dict[str, list[Line]] = {}
+    for row in study.rows:
+        points = _rounds(results.get(row.name, ()), followed)
+        if len(points) > 1:
+            lines = groups.setdefault(row.group, [])
+            lines.append(Line(row.label, f"tone-party-{len(lines) % TONES}", points))
+    figures = []
+    for group, lines in groups.items():
+        said = "; ".join(f"{line.label} ends at {100 * line.points[-1][1]:.1f}%" for line in lines)
+        svg = charts.line_chart(lines, "round", f"{followed} on the test people per round. {said}.", True)
+        title = f"{followed} by round" + (f": {group}" if group else "")
+        figures.append(Figure(title, svg, "On the test people, mean over seeds.", [(o.label, o.tone) for o in lines]))
+    return figures
+
+
+def _rounds(results: Sequence[Mapping[str, Any]], metric: str) -> list[tuple[float, float]]:
+    """(round, mean over seeds) as far as every seed was scored."""
+    curves = [
+        {row["round"]: row[metric] for row in result["rounds"].get(TEST, ()) if metric in row} for result in results
+    ]
+    shared = set.intersection(*(set(curve) for curve in curves)) if curves else set()
+    return [(round, fmean(curve[round] for curve in curves)) for round in sorted(shared)]

@@ -1,0 +1,199 @@
+"""The page of a study: the paper's numbers beside ours, its orderings, its figure redrawn, and what it cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from fedvisage.report.rendering import write_page
+from fedvisage.report.words import listed, number, plural, size
+from fedvisage.studies.cells import cells, load_results
+from fedvisage.studies.definition import Column, Row, Study, load_study
+from fedvisage.studies.figures import learning_curves, redrawn
+from fedvisage.studies.numbers import Entry, Ordering, agreement, orderings, table
+
+MINUS = "−"
+
+
+@dataclass(frozen=True)
+class TableRow:
+    """A line of the table: for every column the paper's number, ours, and ours at the chosen round."""
+
+    label: str
+    note: str
+    first_of_group: bool
+    entries: Sequence[tuple[str, str, str]]
+
+
+def write_study(name: str, scale: str, results: Path, path: Path, folder: Path | None = None) -> Path:
+    """Write the page of a study from its finished cells."""
+    return write_page(path, "study.html.j2", contents(name, scale, results, folder))
+
+
+def contents(name: str, scale: str, results: Path, folder: Path | None = None) -> dict[str, Any]:
+    """What the template is filled with."""
+    study = load_study(name, folder)
+    finished = load_results(name, scale, results, folder=folder)
+    numbers = table(study, scale, finished)
+    found = orderings(study, scale, finished, np.random.default_rng(0))
+    columns = [column for column in study.columns if scale in column.by]
+    seeds = sorted({result["seed"] for of in finished.values() for result in of})
+    wanted = len({cell.key for cell in cells(name, scale, seeds or [1], folder)})
+    done = len({result["recipe"] for of in finished.values() for result in of})
+    return {
+        "name": name,
+        "scale": scale,
+        "study": study,
+        "summary": summary(found, bool(finished)),
+        "facts": _facts(study, finished, seeds, done, wanted),
+        "columns": columns,
+        "measured": [(column.name, column.by[scale].metric, column.by[scale].what) for column in columns],
+        "rows": _rows(study, columns, numbers),
+        "has_chosen": any(not math.isnan(entry.chosen) for of in numbers.values() for entry in of.values()),
+        "figures": redrawn(study, columns, numbers),
+        "curves": learning_curves(study, scale, finished),
+        "orderings": [_ordering(study, one) for one in sorted(found, key=_interest)],
+        "costs": _costs(study, finished),
+        "missing": _missing(study, scale),
+        "seeds": max(seeds, default=1),
+        "environments": _environments(finished),
+    }
+
+
+def summary(found: Sequence[Ordering], begun: bool) -> str:
+    """The outcome in a sentence."""
+    if not begun:
+        return "No cell of this study is finished yet."
+    if not found:
+        return "Too few cells are finished to compare rows."
+    counts = agreement(found)
+    said = f"{counts['agree']} of the paper's {plural(counts['orderings'], 'ordering')} hold in our means"
+    said += f", {counts['clear']} of them beyond chance"
+    against = counts["against"]
+    return said + (f"; {plural(against, 'is', 'are')} clearly reversed." if against else "; none is clearly reversed.")
+
+
+def _facts(
+    study: Study, finished: Mapping[str, Sequence[Any]], seeds: Sequence[int], done: int, wanted: int
+) -> list[tuple[str, str]]:
+    unique = {result["recipe"]: result for of in finished.values() for result in of}.values()
+    return [
+        ("Rows", number(len(study.rows))),
+        ("Seeds", ", ".join(map(str, seeds)) or "none"),
+        ("Cells finished", f"{done} of {wanted}"),
+        ("Moved between server and parties", size(sum(result["bytes"] for result in unique))),
+        ("Computing time of all cells", duration(sum(result["seconds"] for result in unique))),
+    ]
+
+
+def duration(seconds: float) -> str:
+    """Seconds in the unit that fits."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _rows(study: Study, columns: Sequence[Column], numbers: Mapping[str, Mapping[str, Entry]]) -> list[TableRow]:
+    rows, group = [], None
+    for row in study.rows:
+        entries = [
+            (_number(row.paper.get(column.name)), *_ours(numbers.get(row.name, {}).get(column.name)))
+            for column in columns
+        ]
+        rows.append(TableRow(row.label, row.note, group not in (None, row.group), entries))
+        group = row.group
+    return rows
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
+
+
+def _ours(entry: Entry | None) -> tuple[str, str]:
+    """Mean with its spread, and the mean at the chosen rounds."""
+    if entry is None or math.isnan(entry.mean):
+        return "–", ""
+    spread = "" if math.isnan(entry.spread) else f" ± {entry.spread:.2f}"
+    return f"{entry.mean:.2f}{spread}", "" if math.isnan(entry.chosen) else f"{entry.chosen:.2f}"
+
+
+def _interest(one: Ordering) -> tuple[int, str]:
+    """Reversed orderings first, then those that chance may have made, then those that hold."""
+    order = {"is reversed": 0, "disagrees, within chance": 1, "agrees, within chance": 2, "holds": 3}
+    return order[one.verdict], one.column
+
+
+def _ordering(study: Study, one: Ordering) -> dict[str, str]:
+    labels = {row.name: row.label for row in study.rows}
+    spread = "" if math.isnan(one.spread) else f" ± {one.spread:.2f}"
+    return {
+        "column": one.column,
+        "words": f"{labels[one.high]} above {labels[one.low]}",
+        "paper": "said" if one.paper is None else f"{one.paper:+.2f}",
+        "ours": f"{one.ours:+.2f}".replace("-", MINUS) + spread,
+        "chosen": "–" if math.isnan(one.chosen) else f"{one.chosen:+.2f}".replace("-", MINUS),
+        "confidence": _share(one.confidence),
+        "rests": ", ".join(
+            [plural(one.seeds, "seed"), *([plural(one.people, "person", "people")] if one.people else [])]
+        ),
+        "verdict": one.verdict,
+        "tone": {"holds": "good", "is reversed": "bad"}.get(one.verdict, "unsure"),
+    }
+
+
+def _share(confidence: float) -> str:
+    if math.isnan(confidence):
+        return "not known"
+    if confidence > 0.999:
+        return "> 99.9%"
+    return "< 0.1%" if confidence < 0.001 else f"{100 * confidence:.1f}%"
+
+
+def _costs(study: Study, finished: Mapping[str, Sequence[Any]]) -> list[tuple[str, str, str, str]]:
+    """Label, runs, bytes and seconds of a run."""
+    return [
+        (
+            row.label,
+            str(len(finished[row.name])),
+            size(fmean(result["bytes"] for result in finished[row.name])),
+            duration(fmean(result["seconds"] for result in finished[row.name])),
+        )
+        for row in study.rows
+        if row.name in finished
+    ]
+
+
+def _missing(study: Study, scale: str) -> list[str]:
+    """What the paper has and this page has not, and why."""
+    unmeasured = [column.name for column in study.columns if scale not in column.by and _in_paper(study.rows, column)]
+    found = list(study.missing)
+    if unmeasured:
+        found.append(f"{listed(unmeasured)}: no face set stands in for {_them(unmeasured)} at {scale} scale.")
+    return found
+
+
+def _them(names: Sequence[str]) -> str:
+    return "it" if len(names) == 1 else "them"
+
+
+def _in_paper(rows: Sequence[Row], column: Column) -> bool:
+    return any(column.name in row.paper for row in rows)
+
+
+def _environments(finished: Mapping[str, Sequence[Any]]) -> list[str]:
+    """Where the cells were run, each kind of place once."""
+    found = []
+    for of in finished.values():
+        for result in of:
+            place = result["environment"]
+            said = f"{place['processor']}, {place['cores']} cores, Python {place['python']}"
+            said += "".join(f", {name} {version}" for name, version in place["packages"].items())
+            if said not in found:
+                found.append(said)
+    return found

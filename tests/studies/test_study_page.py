@@ -1,0 +1,173 @@
+"""The page of a study says what its cells found."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from page_reader import Page
+from typer.testing import CliRunner
+
+from fedvisage.cli.main import app
+from fedvisage.core.errors import FedVisageError
+from fedvisage.studies import home, load_study, write_study
+from fedvisage.studies.figures import redrawn
+from fedvisage.studies.numbers import Entry
+from fedvisage.studies.page import duration
+
+Make = Callable[..., Path]
+SCORES = {"fedpe": 0.70, "fedcos": 0.72, "fedgc": 0.80}
+
+
+def page_of(name: str, results: Path, folder: Path | None = None) -> Page:
+    return Page.read(write_study(name, "laptop", results, results / "page.html", folder))
+
+
+def test_the_table_has_the_papers_numbers_and_ours(made_up: Make) -> None:
+    page = page_of("fedgc/table-4", made_up("fedgc/table-4", SCORES))
+    rows = page.tables["The paper's numbers and ours"]
+    assert rows[0][:2] == ["Row", "LFW"]
+    assert rows[2][:4] == [
+        "FedPE",
+        "94.77",
+        "70.40 ± 0.20",
+        "78.00",
+    ]  # mean of 70.2, 70.4, 70.6; chosen: 0.5 + 0.4 x 0.7
+    assert rows[4][:3] == ["FedGC", "98.40", "80.40 ± 0.20"]
+
+
+def test_the_orderings_come_with_a_confidence_and_the_sentence_counts_them(made_up: Make) -> None:
+    page = page_of("fedgc/table-4", made_up("fedgc/table-4", {"fedpe": 0.70, "fedcos": 0.699, "fedgc": 0.80}))
+    rows = page.tables["Orderings"][1:]
+    assert len(rows) == 3
+    verdicts = {row[1].split(" 3 seeds")[0]: row[-1] for row in rows}
+    assert verdicts["FedGC above FedPE"] == "holds"
+    assert "chance" in verdicts["FedCos above FedPE"]
+    assert "60 people" in rows[0][1]
+    assert (
+        "2 of the paper's 3 orderings hold in our means, 2 of them beyond chance; none is clearly reversed."
+        in page.text
+    )
+
+
+def test_a_clearly_reversed_ordering_is_named_first(made_up: Make) -> None:
+    page = page_of("fedgc/table-4", made_up("fedgc/table-4", {"fedpe": 0.80, "fedgc": 0.60}))
+    assert page.tables["Orderings"][1][-1] == "is reversed"
+    assert "1 is clearly reversed" in page.text
+
+
+def test_cost_and_what_is_missing_are_said(made_up: Make) -> None:
+    page = page_of("fedgc/table-5", made_up("fedgc/table-5", {"softmax-fedpe": 0.7}, [1]))
+    assert page.tables["Cost of a run"][1] == ["softmax, FedPE", "1", "12.0 MB", "62 s"]
+    assert "no face set stands in for them at laptop scale" in page.text
+    assert "1 of 12" in page.text
+    assert {"table", "figures", "costs", "missing", "again", "curves"} <= page.ids
+
+
+def test_a_study_without_cells_says_so(tmp_path: Path) -> None:
+    (tmp_path / "results").mkdir()
+    assert "No cell of this study is finished yet." in page_of("fedgc/table-4", tmp_path / "results").text
+
+
+SWEEP = """
+title = "Sweep"
+source = "S"
+missing = ["The paper's values are not in its text."]
+[figure]
+kind = "KIND"
+x = "identities per party"
+log = true
+RELATIVE
+[[claims]]
+column = "LFW"
+better = "b-8"
+worse = "a-8"
+[[rows]]
+name = "a-1"
+label = "A, 1"
+line = "A"
+x = 1
+[rows.recipe]
+compare = []
+[[rows]]
+name = "a-8"
+label = "A, 8"
+line = "A"
+x = 8
+[rows.recipe.training]
+learning_rate = 0.04
+[[rows]]
+name = "b-8"
+label = "B"
+line = "B"
+[rows.recipe.training]
+learning_rate = 0.03
+"""
+
+
+def sweep(folder: Path, kind: str, relative: str = "") -> Path:
+    """A study that is a figure, in a folder of studies of its own."""
+    place = folder / "studies" / "p"
+    place.mkdir(parents=True)
+    text = SWEEP.replace("KIND", kind).replace("RELATIVE", relative)
+    (place / "figure-1.toml").write_text(text + (home() / "fedgc" / "_base.toml").read_text())
+    return folder / "studies"
+
+
+def test_a_swept_setting_is_drawn_as_lines_and_a_row_without_place_as_a_level(made_up: Make, tmp_path: Path) -> None:
+    folder = sweep(tmp_path, "lines")
+    results = made_up("p/figure-1", {"a-1": 0.6, "a-8": 0.7, "b-8": 0.9}, [1], folder)
+    page = page_of("p/figure-1", results, folder)
+    said = [a["aria-label"] for tag, a in page.tags if tag == "svg" and "over identities" in str(a["aria-label"])]
+    assert "LFW over identities per party, ours. A 60.2 at 1, 70.2 at 8; B 90.2 at 1, 90.2 at 8." in said
+    assert "The paper's values are not in its text." in page.text
+    assert page.tables["Orderings"][1][:3] == ["LFW", "B above A, 8 1 seed, 60 people", "said"]
+
+
+def test_bars_may_be_differences_from_a_row(made_up: Make, tmp_path: Path) -> None:
+    folder = sweep(tmp_path, "bars", 'relative_to = "a-8"')
+    study = load_study("p/figure-1", folder)
+    column = study.columns[0]
+    entry = {
+        name: {column.name: Entry(2, m, 1.0, math.nan, (m - 1, m + 1))} for name, m in (("a-8", 70.0), ("b-8", 75))
+    }
+    (figure,) = redrawn(study, [column], entry)
+    assert "points above A, 8. B 5.0." in figure.svg
+    assert "+5.0 ± 0.0" in figure.svg
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [(("worse", "nobody"), "a row 'nobody'"), (("column", "LFV"), "a column 'LFV': did you mean 'LFW'")],
+)
+def test_claims_about_what_is_not_there_are_refused(tmp_path: Path, change: tuple[str, str], match: str) -> None:
+    folder = sweep(tmp_path, "lines")
+    path = folder / "p" / "figure-1.toml"
+    lines = path.read_text().splitlines()
+    place = next(i for i, line in enumerate(lines) if line.startswith(change[0] + " ="))
+    lines[place] = f'{change[0]} = "{change[1]}"'
+    path.write_text("\n".join(lines))
+    with pytest.raises(FedVisageError, match=match):
+        load_study("p/figure-1", folder)
+
+
+def test_the_command_writes_the_page_where_it_is_asked_to(made_up: Make, tmp_path: Path) -> None:
+    results = made_up("fedgc/table-4", SCORES)
+    out = tmp_path / "page.html"
+    done = CliRunner().invoke(
+        app, ["study", "report", "fedgc/table-4", "--results", str(results), "--out", str(out), "--json"]
+    )
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.output)
+    assert found["page"] == str(out)
+    assert out.stat().st_size > 5000
+    assert {one["verdict"] for one in found["orderings"]} <= {"holds", "agrees, within chance"}
+    assert found["rows"]["fedpe"]["LFW"]["mean"] == pytest.approx(70.4)
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(12, "12 s"), (600, "10 min"), (7200, "2.0 h")])
+def test_times_are_in_the_unit_that_fits(seconds: float, said: str) -> None:
+    assert duration(seconds) == said
