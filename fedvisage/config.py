@@ -96,6 +96,8 @@ class Partition(Section):
     """Images of each test person that are looked for among the others, the gallery."""
     validators: Annotated[int, Field(ge=0)] = 0
     identities_per_validator: Count = 20
+    swapped: bool = False
+    """Whether the validators' people are tested on and the test people validate, domain by domain."""
     parties: Count = 8
     by: Literal["identity", "domain"] = "identity"
     """Whether the parties mix people of all domains, or each has people of one."""

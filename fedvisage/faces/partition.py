@@ -34,15 +34,23 @@ def make_partition(faces: FaceSet, settings: Settings, streams: Streams) -> Part
     pool = Pool(faces, streams, settings.exclude, settings.min_images)
     groups = _groups(settings, faces.domains)
     named, public, test, validation = _reserve(pool, settings, groups)
-    parties: dict[str, Share] = {}
-    for number in range(settings.validators):
-        people = pool.take(settings.identities_per_validator, "validators")
-        parties[f"validator-{number:02d}"] = Share(VALIDATOR, pool.gather(people))
+    judges = {
+        f"validator-{number:02d}": pool.take(settings.identities_per_validator, "validators")
+        for number in range(settings.validators)
+    }
+    part = {name: f"groups.{name}" if settings.groups else "parties" for name in groups}
+    people = {
+        name: named[part[name]] if part[name] in named else pool.take(_with_count(group), part[name])
+        for name, group in groups.items()
+    }
+    if settings.swapped:
+        judging = judges | {name: own for name, own in people.items() if groups[name].role == VALIDATOR}
+        changed, test = _swapped(judging, test, faces.domain_of_people())
+        judges, people = ({name: changed.get(name, own) for name, own in known.items()} for known in (judges, people))
+    parties = {name: Share(VALIDATOR, pool.gather(own)) for name, own in judges.items()}
     for name, group in groups.items():
-        part = f"groups.{name}" if settings.groups else "parties"
-        people = named[part] if part in named else pool.take(_with_count(group), part)
         own = streams.child("group", name) if len(groups) > 1 or settings.groups else streams
-        parties |= _shares(pool, name, part, group, people, settings, own)
+        parties |= _shares(pool, name, part[name], group, people[name], settings, own)
     _refuse_too_few_images(parties)
     partition = Partition(
         pool.gather(public, settings.max_images),
@@ -60,10 +68,33 @@ def hosted_partition(faces: FaceSet, settings: Settings, roles: Mapping[str, str
     parties = {name: Share(role, ()) for name, role in roles.items()}
     if settings.file is not None:
         return replace(Partition.load(Path(settings.file)), parties=parties)
+    if settings.swapped:
+        raise FedVisageError("partition.swapped: validators on hosts of their own cannot change places with the test")
     pool = Pool(faces, streams, settings.exclude, settings.min_images)
     _, public, test, validation = _reserve(pool, settings, _groups(settings, faces.domains))
     kept = pool.gather(validation), pool.probes(test, settings.probes)
     return Partition(pool.gather(public, settings.max_images), pool.gather(test), parties, *kept)
+
+
+def _swapped(
+    judging: Mapping[str, list[int]], test: list[int], domain: Indices
+) -> tuple[dict[str, list[int]], list[int]]:
+    """Test people for each validator, as many of each domain as it had; and the validators' people as the test."""
+    left = list(test)
+    changed: dict[str, list[int]] = {}
+    for name, people in judging.items():
+        changed[name] = []
+        for person in people:
+            other = next((one for one in left if domain[one] == domain[person]), None)
+            if other is None:
+                break
+            left.remove(other)
+            changed[name].append(other)
+    validators = [person for people in judging.values() for person in people]
+    if left or sum(map(len, changed.values())) != len(validators) or not validators:
+        counts = f"{len(validators):,} people of validators and {len(test):,} of the test"
+        raise FedVisageError(f"partition.swapped needs as many of each in every domain, and there are {counts}")
+    return changed, validators
 
 
 def _reserve(

@@ -1,7 +1,8 @@
 """A cell put to work: an ordinary run, its scores by every column's measure, and a small JSON file.
 
 A face set written `@name` is the folder `name` below the data root, imported at the recipe's size when first used;
-`@name:5-20` takes people with at least 5 images, and at most 20 of each.
+`@name:5-20` takes people with at least 5 images, and at most 20 of each. `@synthetic-webcam` is made, under any domain of
+the generator: 120 people with 20 images each.
 """
 
 from __future__ import annotations
@@ -17,11 +18,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fedvisage.build import start_model
 from fedvisage.config import Recipe
 from fedvisage.core.codec import write_atomically
 from fedvisage.core.errors import FedVisageError, nearest
+from fedvisage.faces.faceset import FaceSet, write_faceset
 from fedvisage.faces.importing import Report, Selection, read_source, write_source
+from fedvisage.faces.synthetic import SyntheticFaces
 from fedvisage.federation import Event
 from fedvisage.pipeline import EVALUATION, run
 from fedvisage.privacy import read_ledger
@@ -35,6 +40,7 @@ from fedvisage.studies.people import pack, people_digest, test_influences
 
 CLOCK = "seconds"
 """In a cell's run folder: how long earlier, interrupted tries took."""
+SYNTHETIC = "synthetic-"
 Watch = Callable[[Event], None]
 
 
@@ -237,9 +243,19 @@ def _located(source: str, size: int, imported: Path, data: Path) -> str:
     with _alone(folder.with_name(f"{name}.lock")):
         if (folder / "faces.json").exists():
             return str(folder)
+        if name.startswith(SYNTHETIC):
+            return _made(name.removeprefix(SYNTHETIC), size, folder)
         if not (data / name).is_dir():
             raise FedVisageError(f"no face set '{name}' in {data}: say where it is with --data, or in FEDVISAGE_DATA")
         kind, found = read_source(data / name, None, None, {})
         people = Selection(size, "array", int(least or 1), int(most) if most else None)
         write_source(found, folder, Report(name, kind), people)
+    return str(folder)
+
+
+def _made(domain: str, size: int, folder: Path) -> str:
+    """Synthetic faces of a domain."""
+    faces = SyntheticFaces(0, 120, 20, size, domain)
+    names = tuple(f"person-{number:03d}" for number in range(120))
+    write_faceset(folder, FaceSet(faces, np.asarray(faces.labels), names))
     return str(folder)

@@ -347,3 +347,25 @@ def test_folders_of_one_name_cannot_be_told_apart(tmp_path: Path) -> None:
     sources = tuple(str(tmp_path / parent / "faces") for parent in ("a", "b"))
     with pytest.raises(FedVisageError, match="told apart by their names, and these are faces, faces"):
         open_source(FacesSettings(source=sources, size=16), tmp_path)
+
+
+def test_swapped_the_validators_people_and_the_test_change_places_domain_by_domain(two: FaceSet) -> None:
+    table: dict[str, Any] = {
+        "test": [{"domain": "lfw", "count": 3}, {"domain": "actors", "count": 2}],
+        "groups": {
+            "a": {"domain": "lfw", "count": 2},
+            "judge-a": {"domain": "lfw", "count": 3, "role": "validator"},
+            "judge-b": {"domain": "actors", "count": 2, "role": "validator"},
+        },
+    }
+    plain, swapped = make(two, **table), make(two, **table, swapped=True)
+    judges = [people(two, plain.parties[name].train) for name in ("judge-a-00", "judge-b-00")]
+    assert people(two, swapped.test) == judges[0] | judges[1]
+    assert people(two, swapped.parties["judge-a-00"].train) == {n for n in people(two, plain.test) if "lfw" in n}
+    assert people(two, swapped.parties["judge-b-00"].train) == {n for n in people(two, plain.test) if "actors" in n}
+    assert swapped.parties["a-00"] == plain.parties["a-00"], "who trains stays"
+    table["test"] = [{"domain": "lfw", "count": 2}, {"domain": "actors", "count": 3}]
+    with pytest.raises(FedVisageError, match="as many of each in every domain"):
+        make(two, **table, swapped=True)
+    with pytest.raises(FedVisageError, match="as many of each in every domain"):
+        make(two, test=3, parties=2, swapped=True)
