@@ -1,8 +1,8 @@
 """A cell put to work: an ordinary run, its scores by every column's measure, and a small JSON file.
 
 A face set written `@name` is the folder `name` below the data root, imported at the recipe's size when first used;
-`@name:5-20` takes people with at least 5 images, and at most 20 of each. `@synthetic-webcam` is made, under any domain of
-the generator: 120 people with 20 images each.
+`@name:5-20` takes people with at least 5 images, and at most 20 of each. `@synthetic-webcam`, or any other domain of
+the generator, is made: 120 people with 20 images each.
 """
 
 from __future__ import annotations
