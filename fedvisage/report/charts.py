@@ -137,7 +137,7 @@ def line_chart(
     xs = [x for line in lines for x, _ in line.points]
     ys = [y for line in lines for _, y in line.points]
     y_ticks = drawing.nice_ticks(min(ys), max(ys))
-    if shares:
+    if shares and min(ys) >= 0 and max(ys) <= 1:  # what is a whole or less gets no axis beyond it
         y_ticks = [tick for tick in y_ticks if -1e-9 <= tick <= 1 + 1e-9]
     bottom = 214
     root = drawing.figure(bottom + 42, description)

@@ -69,6 +69,7 @@ def test_dots_whiskers_and_text_stay_in_the_frame(dots):
 def test_lines_stay_in_the_frame(curves):
     lines = [Line("m", "t", [(float(place + 1), y) for place, y in enumerate(ys)]) for ys in curves]
     inside(line_chart(lines, "round", "described"))
+    inside(line_chart(lines, "round", "described", shares=True))
 
 
 @settings(max_examples=20)
