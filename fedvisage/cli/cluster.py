@@ -15,6 +15,7 @@ from safetensors.numpy import load_file, save
 
 from fedvisage import clustering
 from fedvisage.cli.output import Json, show_json, show_table
+from fedvisage.clustering.finch import Merge
 from fedvisage.clustering.neighbours import Metric
 from fedvisage.core.codec import write_atomically
 from fedvisage.core.errors import FedVisageError
@@ -35,6 +36,9 @@ def cluster_command(
     metric: Annotated[
         Metric, typer.Option(help="Distance of the unit embeddings, for C-FINCH and FINCH.")
     ] = "euclidean",
+    merge: Annotated[Merge, typer.Option(help="How C-FINCH merges: as published, or by a safer rule.")] = (
+        "first-neighbours"
+    ),
     clusters: Annotated[int | None, typer.Option(help="Number of clusters, for k-means.")] = None,
     partition: Annotated[int, typer.Option(help="Which of FINCH's partitions: 1 is the finest, -1 the last.")] = 1,
     smallest: Annotated[int, typer.Option(min=1, help="Clusters of fewer images become -1, no cluster.")] = 1,
@@ -52,7 +56,7 @@ def cluster_command(
     pictured = check_outputs(out, faces, sheets, len(x))
     match method:
         case "c-finch":
-            labels = clustering.c_finch(x, threshold, metric=metric, search=search)
+            labels = clustering.c_finch(x, threshold, metric=metric, search=search, merge=merge)
         case "finch":
             levels = clustering.finch(x, metric=metric, normalise=True, search=search)
             labels = levels[chosen(partition, len(levels))]

@@ -7,6 +7,7 @@ close ones the first counts. The products use torch's threads.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -76,10 +77,15 @@ def unit_(rows: Tensor) -> Tensor:
 
 def neighbours(rows: Tensor, metric: Metric, search: Search = "exact") -> Neighbours:
     """First neighbours of checked rows (N, d), N at least 2; for cosine they are at unit length (or zero)."""
+    index = positions(rows, metric, search)
+    return Neighbours(index.numpy(), distances(rows, index, metric))
+
+
+def positions(rows: Tensor, metric: Metric, search: Search) -> Tensor:
+    """Position (N,) of each row's first neighbour, for who does not need the distances."""
     if search not in get_args(Search):
         raise FedVisageError(f"unknown search '{search}': {nearest(search, get_args(Search))}")
-    index = closest(rows, metric) if search == "exact" else approximately_closest(rows, metric)
-    return Neighbours(index.numpy(), distances(rows, index, metric))
+    return closest(rows, metric) if search == "exact" else approximately_closest(rows, metric)
 
 
 @torch.no_grad()
@@ -97,28 +103,29 @@ def closest(rows: Tensor, metric: Metric) -> Tensor:
     best = rows.new_full((len(rows),), -torch.inf)
     index = torch.zeros(len(rows), dtype=torch.int64)
     buffer = rows.new_empty(min(TILE, len(rows)) ** 2)
-    for i, row in enumerate(parts):
-        top = i * TILE
-        for j, column in enumerate(parts[i:], start=i):
-            left = j * TILE
-            tile = torch.mm(row, column.T, out=buffer[: len(row) * len(column)].view(len(row), len(column)))
-            if half is not None:
-                tile.sub_(half[top : top + len(row), None]).sub_(half[left : left + len(column)])
-            if i == j:
-                tile.fill_diagonal_(-torch.inf)
-            else:
-                _improve(best[left : left + len(column)], index[left : left + len(column)], tile, 0, top)
-            _improve(best[top : top + len(row)], index[top : top + len(row)], tile, 1, left)
+    # sets of faces mostly come person by person: with a row's own tile first, few others improve on it
+    for i, j in [(i, i) for i in range(len(parts))] + list(itertools.combinations(range(len(parts)), 2)):
+        row, column, top, left = parts[i], parts[j], i * TILE, j * TILE
+        tile = torch.mm(row, column.T, out=buffer[: len(row) * len(column)].view(len(row), len(column)))
+        if half is not None:
+            tile.sub_(half[top : top + len(row), None]).sub_(half[left : left + len(column)])
+        if i == j:
+            tile.fill_diagonal_(-torch.inf)
+        else:
+            _improve(best[left : left + len(column)], index[left : left + len(column)], tile.T, top)
+        _improve(best[top : top + len(row)], index[top : top + len(row)], tile, left)
     return index
 
 
-def _improve(best: Tensor, index: Tensor, tile: Tensor, dim: int, offset: int) -> None:
-    """Take into best and index (n,) the maxima along `dim` of a tile that surpass them; in time few do."""
-    top = tile.amax(dim=dim)
-    better = (top > best).nonzero().squeeze(1)
+def _improve(best: Tensor, index: Tensor, tile: Tensor, offset: int) -> None:
+    """Take into best and index (n,) the maxima of a tile's rows that surpass them, or equal them and come earlier."""
+    top = tile.amax(dim=1)
+    better = torch.where(index > offset, top >= best, top > best).nonzero().squeeze(1)
     if len(better):
         best[better] = top[better]
-        index[better] = tile.index_select(1 - dim, better).argmax(dim=dim) + offset
+        # numpy's argmax of contiguous rows is several times as fast as torch's, and gives the first of equals
+        found = tile.index_select(0, better).contiguous().numpy().argmax(axis=1)
+        index[better] = torch.from_numpy(found) + offset
 
 
 def distances(rows: Tensor, index: Tensor, metric: Metric) -> NDArray[np.float64]:

@@ -58,6 +58,8 @@ class FedUDA(FedAvg):
     clustering: Literal["c-finch", "finch", "k-means", "dbscan"] = "c-finch"
     distance: Annotated[float, Field(gt=0)] = 0.9
     """Of C-FINCH's links and DBSCAN's neighbours: Euclidean, between unit vectors."""
+    merge: Literal["first-neighbours", "mutual"] = "first-neighbours"
+    """How C-FINCH merges: as published, or by a safer rule that is not in the paper (see `clustering.finch`)."""
     partition: Annotated[int, Field(ge=-1)] = -1
     """Which of FINCH's partitions, from the finest (0) on, or the coarsest there is (-1)."""
     clusters: Annotated[int, Field(ge=1)] = 100
@@ -152,7 +154,7 @@ class FedUDA(FedAvg):
         """A cluster number for each embedding (N, d), -1 for those left out."""
         match self.clustering:
             case "c-finch":
-                labels = c_finch(embeddings, self.distance)
+                labels = c_finch(embeddings, self.distance, merge=self.merge)
             case "finch":
                 levels = finch(embeddings)
                 labels = levels[min(self.partition, len(levels) - 1)]

@@ -105,6 +105,57 @@ def test_c_finch_equals_its_definition_in_other_metrics(seed: int, count: int, t
     assert c_finch(x, threshold, metric="cosine").tolist() == expected.tolist()
 
 
+def mutual_by_definition(x: np.ndarray, threshold: float, metric: str) -> np.ndarray:
+    """The safer rule with all pairs of members looked at, one by one."""
+    x = x / np.linalg.norm(x, axis=1, keepdims=True)
+    labels = np.arange(len(x))
+    while True:
+        members = [x[labels == cluster] for cluster in range(labels.max() + 1)]
+        means = np.stack([m.mean(axis=0) for m in members])
+        means /= np.linalg.norm(means, axis=1, keepdims=True)
+        distance = euclidean(means)
+        np.fill_diagonal(distance, np.inf)
+        first = distance.argmin(axis=1)
+        links = np.zeros(distance.shape, bool)
+        for i, j in enumerate(first):
+            pairs = [1 - a @ b if metric == "cosine" else ((a - b) ** 2).sum() for a in members[i] for b in members[j]]
+            apart = np.sqrt(np.mean(pairs)) if metric == "euclidean" else np.mean(pairs)
+            if len(means) > 1 and first[j] == i and apart < threshold:
+                links[i, j] = links[j, i] = True
+        merged = flood(links)
+        if merged.max() + 1 == len(means):
+            return labels
+        labels = merged[labels]
+
+
+@given(seeds, st.integers(1, 30), st.floats(0.0, 1.6), st.sampled_from(["euclidean", "squared-euclidean", "cosine"]))
+def test_the_safer_rule_equals_its_definition(seed: int, count: int, threshold: float, metric: str) -> None:
+    x = np.random.default_rng(seed).normal(size=(count, 3))
+    found = c_finch(x, threshold, metric=metric, merge="mutual")
+    assert found.tolist() == in_order(mutual_by_definition(x, threshold, metric)).tolist()
+
+
+@given(seeds, st.floats(0.1, 1.5))
+def test_the_safer_rule_joins_nobody_who_is_further_apart_than_the_threshold_on_average(seed: int, d: float) -> None:
+    """The last merge of a cluster was within d, and merges before it too, so its members are within d on average."""
+    x, _ = blobs(seed, 5, 6)
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    labels = c_finch(x, d, merge="mutual")
+    for cluster in range(labels.max() + 1):
+        own = x[labels == cluster]
+        if len(own) > 1:
+            pairs = euclidean(own)[np.triu_indices(len(own), 1)]
+            assert np.sqrt(np.mean(pairs**2)) < d
+
+
+def test_a_chain_of_links_joins_people_whom_the_safer_rule_keeps_apart() -> None:
+    """Points along an arc, each within reach of the next: one cluster as published, several by the safer rule."""
+    angle = np.linspace(0, 2.0, 21) + 0.001 * np.arange(21) ** 2 / 21
+    x = np.stack([np.cos(angle), np.sin(angle)], axis=1)
+    assert c_finch(x, 0.4).max() == 0
+    assert c_finch(x, 0.4, merge="mutual").max() >= 2
+
+
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("metric", ["cosine", "euclidean"])
 def test_the_first_partition_equals_that_of_finch_clust(seed: int, metric: str) -> None:
@@ -183,6 +234,7 @@ def test_labels_are_put_in_order_counted_and_dropped() -> None:
         (lambda: c_finch(np.eye(3), -0.1), "threshold of C-FINCH is a distance"),
         (lambda: c_finch(np.eye(3), float("nan")), "got nan"),
         (lambda: c_finch(np.eye(3), 0.5, metric="l2"), "unknown metric 'l2'"),
+        (lambda: c_finch(np.eye(3), 0.5, merge="mutul"), "unknown merge rule 'mutul': did you mean 'mutual'"),
         (lambda: finch(np.ones(3)), "embeddings are real numbers"),
         (lambda: k_means(np.eye(3), 4, np.random.default_rng(0)), "1 to 3 clusters"),
         (lambda: dbscan(np.eye(3), 0.0), "positive radius"),
