@@ -50,7 +50,7 @@ from fedvisage.methods.fedavg import EMBEDDINGS, FedAvg, mean_embeddings
 from fedvisage.models import load_model, personalised, save_model
 from fedvisage.report import write_report
 from fedvisage.runfolder import prepare_folder
-from fedvisage.scoring import Score, TestSet, headline
+from fedvisage.scoring import Score, TestSet, headline, open_test
 from fedvisage.training import choose_device
 
 Watch = Callable[[Event], None]
@@ -159,11 +159,7 @@ class _Run:
 
     def _people(self, images: Sequence[int]) -> TestSet | None:
         """A set of people to score models on; None without images."""
-        if not images:
-            return None
-        domain, names = self.faces.domain, np.array(self.faces.domains)
-        of = names[domain[np.asarray(images)]] if domain is not None else None
-        return TestSet(Faces(self.faces, images), self.recipe.evaluation, self.streams, of)
+        return open_test(self.faces, images, self.recipe.evaluation, self.streams) if images else None
 
     def __enter__(self) -> _Run:
         return self

@@ -18,7 +18,7 @@ from fedvisage.config import Evaluation
 from fedvisage.core.errors import FedVisageError
 from fedvisage.core.randomness import Streams
 from fedvisage.evaluation import Pairs, Rate, all_pairs_verification, kfold_accuracy, make_pairs
-from fedvisage.faces.faceset import Faces
+from fedvisage.faces.faceset import Faces, FaceSet
 from fedvisage.models import Backbone
 from fedvisage.training import embed_images
 
@@ -53,7 +53,7 @@ class TestSet:
         self.rates: tuple[Rate, ...] = ()
         self.pairs = make_pairs(self.labels, settings.pairs, streams.numpy("test pairs")) if settings.pairs else None
         names = np.unique(domain) if domain is not None else np.empty(0, np.str_)
-        self._domains = {
+        self.domains = {
             str(name): Domain(np.flatnonzero(domain == name), self.labels, settings, streams.child(str(name)))
             for name in (names if len(names) > 1 else ())
         }
@@ -74,8 +74,8 @@ class TestSet:
             }
         self.rates = all_pairs_verification(embeddings, self.labels, self.settings.fars).rates
         score["tar"] = _by_far(self.settings, self.rates)
-        if self._domains:
-            score["domains"] = {name: domain.score(embeddings) for name, domain in self._domains.items()}
+        if self.domains:
+            score["domains"] = {name: domain.score(embeddings) for name, domain in self.domains.items()}
         return score
 
     def describe(self) -> dict[str, int]:
@@ -86,6 +86,14 @@ class TestSet:
         drawn = len(self.pairs.same) if self.pairs is not None else 0
         counts = {"identities": len(people), "images": len(self.labels), "pairs": drawn}
         return counts | {"all_genuine": genuine, "all_impostor": total - genuine}
+
+
+def open_test(faces: FaceSet, images: Sequence[int], settings: Evaluation, streams: Streams) -> TestSet:
+    """A test on these images of a set, domain by domain where it has several."""
+    domain, names = faces.domain, np.array(faces.domains)
+    return TestSet(
+        Faces(faces, images), settings, streams, names[domain[np.asarray(images)]] if domain is not None else None
+    )
 
 
 class Domain:
@@ -106,9 +114,14 @@ class Domain:
         score = _verified(own, self.pairs)
         score["tar"] = _by_far(self.settings, all_pairs_verification(own, self.labels, self.settings.fars).rates)
         if len(self.probes):
-            found = (own[self.probes] @ own[self.gallery].T).argmax(axis=1)
-            score[RANK_1] = float(np.mean(self.labels[self.gallery[found]] == self.labels[self.probes]))
+            score[RANK_1] = float(np.mean(self.found(embeddings)))
         return score
+
+    def found(self, embeddings: NDArray[np.float32]) -> NDArray[np.bool_]:
+        """Whether each of the images that are no person's gallery image finds its own person there first."""
+        own = embeddings[self.images]
+        first = self.gallery[(own[self.probes] @ own[self.gallery].T).argmax(axis=1)]
+        return np.asarray(self.labels[first] == self.labels[self.probes])
 
 
 def _verified(embeddings: NDArray[np.float32], pairs: Pairs | None) -> Score:

@@ -6,6 +6,7 @@ which clusters of two parties are different clusters, and an image that no clust
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -43,7 +44,7 @@ def pseudo_labels(data: Data, subject: Subject, options: Options) -> Result:
         clusters += int(labels.max()) + 1
     store.close()
     if not truth:
-        raise FedVisageError(f"no party of {run} has pseudo-labels: only the targets of 'feduda' make some")
+        return _nothing()
     people, found = np.concatenate(truth), np.concatenate(predicted)
     result = Result({"NMI": nmi(people, found)})
     for name, scores in (("pairwise", pairwise(people, found)), ("BCubed", bcubed(people, found))):
@@ -51,4 +52,11 @@ def pseudo_labels(data: Data, subject: Subject, options: Options) -> Result:
         result.metrics[f"{name} recall"] = scores.recall
     result.counts = {"images": len(people), "people": len(np.unique(people)), "clusters": clusters}
     result.counts |= {"parties": len(truth), "in no cluster": int((found < 0).sum())}
+    return result
+
+
+def _nothing() -> Result:
+    names = [f"{kind} {what}" for kind in ("pairwise", "BCubed") for what in ("F", "precision", "recall")]
+    result = Result(dict.fromkeys(["NMI", *names], math.nan))
+    result.note("no party of this run has pseudo-labels: only the targets of 'feduda' make some")
     return result

@@ -2,13 +2,14 @@
 
 A cell is named by the hash of what its recipe says beyond the defaults, so that a setting added later does not orphan
 finished cells. Its result holds the whole recipe: where a default has changed since, the cell no longer counts.
+With `backbone.start = "@row"` a cell begins with the model of another row under the same seed.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -40,6 +41,8 @@ class Cell:
     seed: int
     recipe: Recipe
     home: Path
+    start: Cell | None = None
+    """The cell whose model it begins with."""
 
     @cached_property
     def settings(self) -> dict[str, Any]:
@@ -61,7 +64,8 @@ class Cell:
 
     def _bare(self) -> Recipe:
         federation = self.recipe.federation.model_copy(update=MACHINE)
-        return self.recipe.model_copy(update=NAMES | {"federation": federation})
+        bare = self.recipe.model_copy(update=NAMES | {"federation": federation})
+        return _with_start(bare, f"@{self.start.key}") if self.start else bare
 
     def finished(self, results: Path) -> dict[str, Any] | None:
         """The cell's result, unless it is missing or was made under other defaults."""
@@ -95,12 +99,31 @@ def cells(name: str, scale: str, seeds: Iterable[int], folder: Path | None = Non
         raise FedVisageError(f"study '{name}' has no scale '{scale}': {nearest(scale, study.scales)}")
     found = []
     for seed in seeds:
+        made: dict[str, Cell] = {}
         for row in study.rows:
             own = (row.recipe, row.at.get(scale, {}), {"seed": seed, "name": f"{name}/{row.name}"})
             table = merged(study.recipe, study.scales[scale], *own)
             recipe = resolve(validated(Recipe, table, f"study '{name}', row '{row.name}'"))
-            found.append(Cell(name, scale, row.name, seed, recipe, folder))
+            made[row.name] = Cell(name, scale, row.name, seed, recipe, folder)
+        found += [_started(cell, made) for cell in made.values()]
     return found
+
+
+def _started(cell: Cell, others: Mapping[str, Cell]) -> Cell:
+    """The cell with the row that `backbone.start = "@row"` names; that row itself begins with nothing."""
+    start = cell.recipe.backbone.start or ""
+    if not start.startswith("@"):
+        return cell
+    if start[1:] == cell.row:
+        return replace(cell, recipe=_with_start(cell.recipe, None))
+    if start[1:] not in others:
+        hint = nearest(start[1:], others)
+        raise FedVisageError(f"study '{cell.study}', row '{cell.row}' starts from no row of it: {hint}")
+    return replace(cell, start=_started(others[start[1:]], others))
+
+
+def _with_start(recipe: Recipe, start: str | None) -> Recipe:
+    return recipe.model_copy(update={"backbone": recipe.backbone.model_copy(update={"start": start})})
 
 
 def read_result(path: Path) -> dict[str, Any]:

@@ -15,11 +15,11 @@ from fedvisage.build import CACHE, build_parts, freeze, open_faces, prepare_face
 from fedvisage.config import load_recipe
 from fedvisage.core.errors import FedVisageError
 from fedvisage.core.randomness import Streams
-from fedvisage.evaluation.influence import accuracy_influence, every_pair, tar_influence
-from fedvisage.faces.faceset import Faces
+from fedvisage.evaluation import Pairs
+from fedvisage.evaluation.influence import accuracy_influence, every_pair, share_influence, tar_influence
 from fedvisage.faces.partition import Partition
 from fedvisage.models import load_model
-from fedvisage.scoring import TestSet
+from fedvisage.scoring import RANK_1, TestSet, open_test
 from fedvisage.training import choose_device, embed_images
 
 Floats = NDArray[np.float64]
@@ -59,7 +59,7 @@ def test_influences(folder: Path, metrics: Sequence[str], of: str) -> dict[str, 
         for model in models:
             freeze(model, recipe)
         faces = prepare_faces(recipe, models[0], faces, partition, folder)
-    test = TestSet(Faces(faces, partition.test), recipe.evaluation, Streams(recipe.seed))
+    test = open_test(faces, partition.test, recipe.evaluation, Streams(recipe.seed))
     digest = people_digest(test.faces.names)
     sums = {metric: np.zeros(test.faces.classes) for metric in metrics}
     for model in models:
@@ -71,13 +71,28 @@ def test_influences(folder: Path, metrics: Sequence[str], of: str) -> dict[str, 
 
 
 def test_influence(embeddings: NDArray[np.float32], test: TestSet, metric: str) -> Floats:
-    """The influence of each test person on `accuracy` or `tar@<far>`, from the embeddings (N, d) of the images."""
-    labels = test.labels
+    """The influence of each test person on `accuracy` or `tar@<far>`, from the embeddings (N, d) of the images.
+
+    With a domain before it, such as `daylight rank-1`, on the score of that domain, where others have none.
+    """
+    domain, _, inner = metric.rpartition(" ")
+    if not domain:
+        return _influence(embeddings, test.labels, test.pairs, metric)
+    part = test.domains[domain]
+    people, labels = np.unique(part.labels, return_inverse=True)
+    influence = np.zeros(test.faces.classes)
+    if inner == RANK_1:
+        influence[people] = share_influence(part.found(embeddings), labels[part.probes], len(people))
+    else:
+        influence[people] = _influence(embeddings[part.images], labels, part.pairs, inner)
+    return influence
+
+
+def _influence(embeddings: NDArray[np.float32], labels: NDArray[np.int64], pairs: Pairs | None, metric: str) -> Floats:
     if metric != "accuracy":
         far = float(metric.partition("@")[2])
         return tar_influence(every_pair(embeddings, labels, far), far)
-    if test.pairs is None:
+    if pairs is None:
         raise FedVisageError("there is no accuracy without pairs: set evaluation.pairs")
-    left, right, _ = test.pairs
-    people = test.faces.classes
-    return accuracy_influence(embeddings[left], embeddings[right], labels[left], labels[right], people)
+    left, right, _ = pairs
+    return accuracy_influence(embeddings[left], embeddings[right], labels[left], labels[right], int(labels.max()) + 1)

@@ -1,8 +1,9 @@
 """A cell put to work: an ordinary run, its scores by every column's measure, and a small JSON file.
 
 A face set written `@name` is the folder `name` below the data root, imported at the recipe's size when first used;
-`@name:5-20` takes people with at least 5 images, and at most 20 of each. `@synthetic-webcam`, or any other domain of
-the generator, is made: 120 people with 20 images each.
+`@name:5-20` takes people with at least 5 images, and at most 20 of each, and `@name@64` (`@name:5-20@64`) imports it at
+64 pixels instead, for recipes that scale faces when they are read. `@synthetic-webcam`, or any other domain of the
+generator, is made: 120 people with 20 images each.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from fedvisage.faces.faceset import FaceSet, write_faceset
 from fedvisage.faces.importing import Report, Selection, read_source, write_source
 from fedvisage.faces.synthetic import SyntheticFaces
 from fedvisage.federation import Event
-from fedvisage.pipeline import EVALUATION, run
+from fedvisage.pipeline import EVALUATION, RunResult, run
 from fedvisage.privacy import read_ledger
 from fedvisage.protocols import PROTOCOLS, Data, Options, Subject, open_subject
 from fedvisage.protocols import run as evaluate
@@ -60,12 +61,9 @@ def run_cell(
         missing = [measure for measure in measures if _is_missing(measure, result, root, folder)]
         if result and not missing:
             return path
-        recipe = located(cell.recipe, work / "data", root)
-        federation = recipe.federation.model_copy(update={"workers": workers or recipe.federation.workers})
-        recipe = recipe.model_copy(update={"name": cell.key, "federation": federation})
+        recipe = _put_to_work(cell, work, root, watch, workers)
         clock = _Clock(folder, watch)
-        resume = (folder / "recipe.toml").exists()
-        done = run(recipe, out=folder, resume=resume, watch=clock.watch, starts=work / "starts")
+        done = _trained(cell, recipe, work, clock.watch)
         result = result or _beginning(cell, folder, clock.seconds())
         scored = "start" if any(measure.of == "start" for measure in missing) else cell.recipe.method["name"]
         own = headline(done.scores.get(scored, {"tar": {}}))
@@ -77,6 +75,24 @@ def run_cell(
         write_atomically(path, [_lines(result).encode()])
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
     return path
+
+
+def _put_to_work(cell: Cell, work: Path, root: Path, watch: Watch, workers: int) -> Recipe:
+    """The cell's recipe on this machine, after the run of the cell that it begins with."""
+    recipe = located(cell.recipe, work / "data", root)
+    federation = recipe.federation.model_copy(update={"workers": workers or recipe.federation.workers})
+    recipe = recipe.model_copy(update={"name": cell.key, "federation": federation})
+    if cell.start is None:
+        return recipe
+    with _alone(work / f"{cell.start.key}.lock"):
+        before = _put_to_work(cell.start, work, root, watch, workers)
+        start = str(_trained(cell.start, before, work, watch).model_path)
+    return recipe.model_copy(update={"backbone": recipe.backbone.model_copy(update={"start": start})})
+
+
+def _trained(cell: Cell, recipe: Recipe, work: Path, watch: Watch) -> RunResult:
+    resume = (work / cell.key / "recipe.toml").exists()
+    return run(recipe, out=work / cell.key, resume=resume, watch=watch, starts=work / "starts")
 
 
 def _lines(result: Mapping[str, Any]) -> str:
@@ -236,7 +252,9 @@ def located(recipe: Recipe, imported: Path, data: Path) -> Recipe:
 def _located(source: str, size: int, imported: Path, data: Path) -> str:
     if not source.startswith("@"):
         return source
-    name, _, bounds = source[1:].partition(":")
+    who, _, own = source[1:].partition("@")
+    size = int(own) if own.isdecimal() else size
+    name, _, bounds = who.partition(":")
     least, _, most = bounds.partition("-")
     folder = imported / str(size) / bounds / name
     folder.parent.mkdir(parents=True, exist_ok=True)
