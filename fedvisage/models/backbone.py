@@ -12,7 +12,7 @@ the same bits in any batch. Whatever takes images then takes what the frozen sta
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
@@ -70,6 +70,8 @@ class Backbone(nn.Module):
         self.cut = 0
         """Number of frozen stages."""
         self._digest = ""
+        self._batchnorm = ""
+        self._trainable: dict[str, nn.Parameter] | None = None
 
     def all_stages(self) -> tuple[Stage, ...]:
         """What it computes, in order: images (N, 3, H, W) to embeddings (N, d)."""
@@ -113,7 +115,7 @@ class Backbone(nn.Module):
             raise FedVisageError(
                 f"{self.metadata.name} has no stage '{name}': {nearest(name, names)} (it has {', '.join(names)})"
             )
-        self.cut, self._digest = names.index(name), ""
+        self.cut, self._digest, self._trainable = names.index(name), "", None
         for stage in stages[: self.cut]:
             for module in stage.modules:
                 module.requires_grad_(False)
@@ -126,7 +128,26 @@ class Backbone(nn.Module):
             for stage in self.all_stages()[: self.cut]:
                 for module in stage.modules:
                     module.eval()
+        self._batchnorm = "batch" if mode else ""
         return self
+
+    def train_by(self, batchnorm: str) -> None:
+        """Training mode; BatchNorm normalises by each batch, or by its running statistics, which stay (`fixed`)."""
+        if self._batchnorm == batchnorm:
+            return
+        self.train()
+        if batchnorm == "fixed":
+            for module in self.modules():
+                if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                    module.eval()
+        self._batchnorm = batchnorm
+
+    @property
+    def trainable(self) -> Mapping[str, nn.Parameter]:
+        """The parameters that are trained, by name."""
+        if self._trainable is None:
+            self._trainable = {name: p for name, p in self.named_parameters() if p.requires_grad}
+        return self._trainable
 
     @property
     def frozen(self) -> dict[str, Tensor]:

@@ -9,10 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedvisage.config import Training
 from fedvisage.core.codec import State
@@ -24,6 +23,7 @@ from fedvisage.models import Backbone
 from fedvisage.training.batches import Batch, batches
 from fedvisage.training.devices import autocast
 from fedvisage.training.features import features_for
+from fedvisage.training.sgd import SGD, Group
 
 Loss = Callable[[Tensor, Batch], Tensor]
 Correct = Callable[[Mapping[str, Tensor]], None]
@@ -58,13 +58,6 @@ def _own(tensor: Tensor, device: torch.device, trainable: bool) -> Tensor:
     return tensor.detach().to(device, copy=True).requires_grad_(trainable)
 
 
-def keep_statistics(model: Backbone) -> None:
-    """Let BatchNorm use its running statistics, and leave them as they are, while the rest trains."""
-    for module in model.modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            module.eval()
-
-
 class Trainer:
     """SGD on a backbone and, beside it, other parameters such as class embeddings.
 
@@ -85,30 +78,24 @@ class Trainer:
     ) -> None:
         self.model, self.work = model, work
         self.others = {name: _own(tensor, model.device, name not in fixed) for name, tensor in others.items()}
-        backbone = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        backbone, factors = model.trainable, factors or {}
         beside = {name: tensor for name, tensor in self.others.items() if name not in fixed}
         self.parameters: dict[str, Tensor] = {**backbone, **beside}
-        momentum = work.momentum if backbone_momentum is None else backbone_momentum
-        groups: list[dict[str, Any]] = [{"params": list(backbone.values()), "momentum": momentum}]
-        factors = factors or {}
-        plain = [tensor for name, tensor in beside.items() if name not in factors]
-        if plain:
-            groups.append({"params": plain})
-        groups += [{"params": [beside[name]], "lr": factor * rate} for name, factor in factors.items()]
-        self._optimiser = torch.optim.SGD(groups, lr=rate, momentum=work.momentum, weight_decay=work.weight_decay)
+        groups = [Group(backbone, rate, work.momentum if backbone_momentum is None else backbone_momentum)]
+        groups.append(Group({name: beside[name] for name in beside if name not in factors}, rate, work.momentum))
+        groups += [Group({name: beside[name]}, factor * rate, work.momentum) for name, factor in factors.items()]
+        self._optimiser = SGD(groups, work.weight_decay)
 
     def fit(self, images: Images, loss: Loss, streams: Streams, correct: Correct | None = None) -> Fit:
         """Train on `images`; `loss` maps a batch's features (n, d) to a scalar, `correct` may change the gradients."""
         model, seen, steps = self.model, 0, 0
         total = torch.zeros((), dtype=torch.float64, device=model.device)
-        model.train()
-        if self.work.batchnorm == "fixed":
-            keep_statistics(model)
+        model.train_by(self.work.batchnorm)
         for batch in batches(images, self.work, streams, model.device, features_for(model, images)):
             with autocast(self.work.precision, model.device):
                 features = model.features_of(batch.images)
             value = loss(features.float(), batch)
-            self._optimiser.zero_grad(set_to_none=True)
+            self._optimiser.zero_grad()
             value.backward()  # type: ignore[no-untyped-call]
             if correct is not None:
                 with torch.no_grad():
@@ -128,11 +115,9 @@ class Trainer:
 
     def state(self) -> State:
         """The momentum buffers by parameter name."""
-        buffers = {name: self._optimiser.state[p].get("momentum_buffer") for name, p in self.parameters.items()}
-        return {name: buffer for name, buffer in buffers.items() if buffer is not None}
+        return dict(self._optimiser.buffers)
 
     def restore(self, state: State) -> None:
         """Continue with buffers from an earlier stretch."""
-        for name, buffer in state.items():
-            if name in self.parameters:
-                self._optimiser.state[self.parameters[name]]["momentum_buffer"] = buffer.to(self.model.device).clone()
+        own = {name: buffer for name, buffer in state.items() if name in self.parameters}
+        self._optimiser.buffers = {name: buffer.to(self.model.device, copy=True) for name, buffer in own.items()}
