@@ -27,6 +27,7 @@ from fedvisage.faces.faceset import FaceSet
 from fedvisage.faces.opening import open_source
 from fedvisage.faces.partition import Partition, party_faces
 from fedvisage.federation import Host, InProcess, MakeHost, StateStore, Transport, Workers
+from fedvisage.methods.fedavg import FedAvg
 from fedvisage.models import Backbone, create_backbone, open_model
 from fedvisage.training import choose_device, loss_of, with_features
 
@@ -110,6 +111,7 @@ def resolve(recipe: Recipe) -> Recipe:
     _check_aggregation(recipe, parts)
     _check_frozen_stages(recipe)
     _check_weighting(recipe, parts)
+    _check_together(recipe, parts)
     regulariser = next((part for part in parts.others if type(part) in REGULARISERS.values()), None)
     tables = {
         "method": _table(recipe.method["name"], parts.method),
@@ -181,6 +183,29 @@ def _check_weighting(recipe: Recipe, parts: Parts) -> None:
         raise FedVisageError(
             f"weighting '{name}' needs validators: set partition.validators, or give a group the role 'validator'"
         )
+
+
+def _check_together(recipe: Recipe, parts: Parts) -> None:
+    """Several parties are computed at once only where each one's own computation would give the same."""
+    settings, method = recipe.federation, parts.method
+    if settings.together == 1:
+        return
+    weighting = recipe.weighting.get("name", method.default_weighting)
+    if not isinstance(method, FedAvg) or method.pools or method.has_no_global_model:
+        reason = "it does not average the parties' models"
+    elif weighting not in ("samples", "equal"):
+        reason = f"weighting '{weighting}' needs each party's model"
+    elif settings.aggregation != "mean":
+        reason = f"federation.aggregation = '{settings.aggregation}' needs each party's model"
+    elif settings.keep_local or settings.batchnorm == "local":
+        reason = "parties keep models of their own (federation.keep_local, federation.batchnorm)"
+    else:
+        model = make_network(recipe, torch.device("meta"))
+        freeze(model, recipe)
+        reason = method.why_not_together(model)
+    if reason:
+        name = recipe.method["name"]
+        raise FedVisageError(f"federation.together = {settings.together}: {name} cannot be computed so: {reason}")
 
 
 def _table(name: str, part: Component | None) -> dict[str, Any]:
@@ -284,6 +309,7 @@ class HostMaker:
             Streams(recipe.seed, "parties"),
             start["batchnorm"],
             settings.keep_local,
+            settings.together,
         )
 
 
@@ -291,7 +317,7 @@ def make_transport(maker: MakeHost, settings: Federation, parties: int) -> Trans
     """In this process, or over as many workers as the recipe and this machine allow."""
     gpus = torch.cuda.device_count() if settings.device != "cpu" and torch.cuda.is_available() else 0
     possible = gpus or (os.cpu_count() or 1) // settings.threads_per_party
-    count = min(settings.workers or possible, parties)
+    count = 1 if settings.together > 1 else min(settings.workers or possible, parties)
     if count <= 1:
         return InProcess(maker, settings.threads_per_party)
     return Workers(maker, count, settings.threads_per_party, settings.timeout)

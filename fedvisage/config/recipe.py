@@ -207,6 +207,8 @@ class Federation(Section):
     """Rounds between evaluations at the parties; 0 for none."""
     workers: Annotated[int, Field(ge=0)] = 0
     """Worker processes; 0 for one per core (or GPU), 1 for none besides the main one."""
+    together: Count = 1
+    """Parties whose single local step is computed at once, where that is equivalent (docs/papers/fedface.md)."""
     threads_per_party: Count = 1
     threads: Count = 1
     """Threads for work that is not split over parties: pre-training, pooled training, scoring."""

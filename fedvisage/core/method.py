@@ -96,6 +96,8 @@ class Party:
     """BatchNorm of the run's start model: where a party that keeps its own begins."""
     memo: dict[Any, Any] = field(default_factory=dict)
     """What `once` computed in this exchange; the host empties it between exchanges."""
+    stepped: Any = None
+    """What a step taken together with other parties gave this one, where the recipe asks for that."""
 
     def load(self, parcel: Parcel) -> Any:
         """Put the parcel's backbone and buffers (and this party's own BatchNorm, if it keeps one) into the model."""

@@ -5,12 +5,12 @@ One host serves all parties of a process with one model, whose tensors are overw
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fedvisage.core.assembly import Assembly
 from fedvisage.core.errors import FedVisageError
-from fedvisage.core.method import Component, Party, PartyFaces
+from fedvisage.core.method import Component, Joined, Party, PartyFaces
 from fedvisage.core.parcel import UNSTAMPED, Parcel, Stamp, Tensors
 from fedvisage.core.phase import Phase
 from fedvisage.core.randomness import Streams
@@ -32,20 +32,41 @@ class Host:
         streams: Streams,
         start_batchnorm: Tensors,
         keep_local: bool = False,
+        together: int = 1,
     ) -> None:
         self.assembly, self.weights, self.faces, self.store = Assembly(components), weights, faces, store
         self.streams, self.start_batchnorm, self.keep_local = streams, start_batchnorm, keep_local
+        self.together = together
+        """Parties whose training is computed at once (see `methods.together`); 1 for each by itself."""
         self._memo: dict[Any, Any] = {}
         self._stamp = UNSTAMPED
 
     def handle(self, name: str, parcel: Parcel) -> Parcel:
         """Answer a parcel as party `name`. The answer's tensors are live: read them before the next call."""
-        phase = self.assembly.phases[parcel.stamp.phase]
+        return self._answer(self._open(name, parcel), parcel)
+
+    def handle_together(self, parcels: Mapping[str, Parcel]) -> Iterator[tuple[str, Parcel | Exception]]:
+        """Answer for several parties whose step is computed at once; an exception where one of them fails alone."""
+        parties = [self._open(name, parcel) for name, parcel in parcels.items()]
+        method, weighting = self.assembly.components[0], self.assembly.components[1]
+        counts = [Joined(party.role, len(party.faces.train), 0) for party in parties]
+        weigh: Any = weighting
+        weights = [weigh.weight({}, party.name, count, {}) for party, count in zip(parties, counts, strict=True)]
+        step: Any = method
+        for party, outcome in zip(parties, step.step_together(parties, list(parcels.values()), weights), strict=True):
+            if isinstance(outcome, Exception):
+                yield party.name, outcome
+                continue
+            party.stepped = outcome
+            yield party.name, self._answer(party, parcels[party.name])
+
+    def _open(self, name: str, parcel: Parcel) -> Party:
+        """A party with its faces and the state that the parcel asks for."""
         role, faces = self.faces(name)
         if parcel.stamp != self._stamp:
             self._memo.clear()
             self._stamp = parcel.stamp
-        party = Party(
+        return Party(
             name=name,
             role=role,
             round=parcel.stamp.round,
@@ -56,6 +77,9 @@ class Host:
             start_batchnorm=self.start_batchnorm,
             memo=self._memo,
         )
+
+    def _answer(self, party: Party, parcel: Parcel) -> Parcel:
+        phase, name = self.assembly.phases[parcel.stamp.phase], party.name
         answer = self.assembly.local(phase, party, parcel)
         _check_declared(phase, answer)
         if self.weights.device.type != "cpu":
@@ -67,6 +91,10 @@ class Host:
             if party.state:
                 answer.generation = self.store.save(name, parcel.stamp, party.state, parcel.generation)
         return answer
+
+    def computes_together(self, phase: str) -> bool:
+        """Whether parties are answered for in groups in this phase."""
+        return self.together > 1 and self.assembly.phases[phase].trains
 
     def close(self) -> None:
         """Let go of the party states."""

@@ -42,12 +42,28 @@ class InProcess:
 
     def exchange(self, parcels: Mapping[str, Parcel]) -> Iterator[tuple[str, Parcel | Failure]]:
         """See `Transport.exchange`."""
+        first = next(iter(parcels.values()), None)
+        if first is not None and self.host.computes_together(first.stamp.phase):
+            yield from self._together(parcels)
+            return
         for party, parcel in parcels.items():
             try:
                 answer: Parcel | Failure = self.host.handle(party, parcel)
             except Exception as error:
                 answer = _failure(error)
             yield party, answer
+
+    def _together(self, parcels: Mapping[str, Parcel]) -> Iterator[tuple[str, Parcel | Failure]]:
+        """Groups of parties in the order of the cohort; what stops a whole group fails everybody in it."""
+        names, size = list(parcels), self.host.together
+        for start in range(0, len(names), size):
+            group, answered = names[start : start + size], 0
+            try:
+                for party, answer in self.host.handle_together({name: parcels[name] for name in group}):
+                    answered += 1
+                    yield party, answer if isinstance(answer, Parcel) else _failure(answer)
+            except Exception as error:
+                yield from ((party, _failure(error)) for party in group[answered:])
 
     def close(self) -> None:
         """Give the threads back and let go of the party states."""

@@ -17,7 +17,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedvisage.config import Training
 from fedvisage.core.codec import State
@@ -25,6 +25,7 @@ from fedvisage.core.method import METHODS, Context, Images, Method, Party, Resul
 from fedvisage.core.parcel import BACKBONE, BUFFERS, PRIVATE_EMBEDDINGS, Parcel, Tensors
 from fedvisage.core.phase import Audience, Phase, Reduction
 from fedvisage.core.randomness import Streams
+from fedvisage.methods.together import Outcome, Stepped, step_together
 from fedvisage.models import Backbone
 from fedvisage.training import Batch, Correct, Fit, Loss, Trainer, embed_images, learning_rate, loss_of
 
@@ -120,11 +121,14 @@ class FedAvg(Method):
 
     def train(self, party: Party, parcel: Parcel) -> Parcel:
         """Local work from the global model; backbone and buffers come up."""
-        model = party.load(parcel)
         shared = self.classifier == "shared"
-        start = parcel[PRIVATE_EMBEDDINGS]["all"].clone() if shared else party.state[EMBEDDINGS]
-        offset = int(parcel.statistics.get("class_offset", 0))
-        embeddings, fit = self.fit(party, parcel, model, start, offset)
+        if isinstance(party.stepped, Stepped):
+            embeddings, fit = party.stepped.embeddings, party.stepped.fit
+        else:
+            model = party.load(parcel)
+            start = parcel[PRIVATE_EMBEDDINGS]["all"].clone() if shared else party.state[EMBEDDINGS]
+            offset = int(parcel.statistics.get("class_offset", 0))
+            embeddings, fit = self.fit(party, parcel, model, start, offset)
         answer = Parcel({BACKBONE: party.weights.backbone, BUFFERS: party.weights.buffers})
         if shared:
             answer.tensors[PRIVATE_EMBEDDINGS] = {"all": embeddings}
@@ -138,7 +142,7 @@ class FedAvg(Method):
         self, party: Party, parcel: Parcel, model: Backbone, embeddings: Tensor, offset: int = 0
     ) -> tuple[Tensor, Fit]:
         """Train backbone and class embeddings (C, d) on the party's images; the embeddings afterwards."""
-        trainer = self.trainer(party, model, {EMBEDDINGS: embeddings})
+        trainer = self.trainer(party, model, {EMBEDDINGS: self.tidy(embeddings)})
         if self.keeps_momentum:
             trainer.restore(party.state.get("optimiser", {}))
         loss = self.objective(party, trainer.others[EMBEDDINGS], offset)
@@ -146,7 +150,40 @@ class FedAvg(Method):
         fit = trainer.fit(images, loss, party.streams.child("train"), self.correction(party, parcel))
         if self.keeps_momentum:
             party.state["optimiser"] = trainer.state()
-        return trainer.values()[EMBEDDINGS], fit
+        return self.tidy(trainer.values()[EMBEDDINGS]), fit
+
+    def tidy(self, embeddings: Tensor) -> Tensor:
+        """What a method brings class embeddings (C, d) to before and after local work; here nothing."""
+        return embeddings
+
+    def embeddings_at_start(self, party: Party, parcel: Parcel) -> Tensor:
+        """The private class embeddings that local work begins with: those that came down, or the party's own."""
+        own: Tensor = (parcel.get(PRIVATE_EMBEDDINGS) or {"own": party.state[EMBEDDINGS]})["own"]
+        return own
+
+    def step_together(
+        self, parties: Sequence[Party], parcels: Sequence[Parcel], weights: Sequence[float]
+    ) -> list[Outcome]:
+        """The single step of several parties at once; see `together`."""
+        return step_together(self, parties, parcels, weights)
+
+    def why_not_together(self, model: Backbone) -> str:
+        """Why the parties' steps cannot be computed at once; empty where they can."""
+        hooks = ("train", "fit", "trainer", "correction")
+        own = [hook for hook in hooks if getattr(type(self), hook) is not getattr(FedAvg, hook)]
+        norms = (module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm))
+        mixes = any(p.requires_grad for norm in norms for p in norm.parameters())
+        reasons = {
+            f"its '{', '.join(own)}' is not that of plain averaging": bool(own),
+            "shared class embeddings are changed by every party": self.classifier == "shared",
+            "a party takes more than one step; set training.steps = 1": self.training.steps != 1,
+            "a party goes on with its momentum; set training.optimiser_state = 'reset'": self.keeps_momentum,
+            "BatchNorm mixes the images of a batch; set training.batchnorm = 'fixed'": (
+                mixes and self.training.batchnorm == "batch"
+            ),
+            "reduced precision rounds otherwise; set training.precision = 'fp32'": self.training.precision != "fp32",
+        }
+        return next((reason for reason, holds in reasons.items() if holds), "")
 
     def training_images(self, party: Party) -> Images:
         """What a party trains on."""

@@ -20,11 +20,9 @@ from pydantic import Field
 from torch import Tensor
 
 from fedvisage.core.method import METHODS, Party
-from fedvisage.core.parcel import Parcel
 from fedvisage.losses import positive_hinge, unit
 from fedvisage.methods.fedavg import FedPE
-from fedvisage.models import Backbone
-from fedvisage.training import Batch, Fit, Loss
+from fedvisage.training import Batch, Loss
 
 
 @METHODS.register("fedface")
@@ -42,12 +40,9 @@ class FedFace(FedPE):
     loss: Literal["by-people", "positive", "margin"] = "by-people"
     """The positive loss where a party has one person and the recipe's margin loss where it has more; or always one."""
 
-    def fit(
-        self, party: Party, parcel: Parcel, model: Backbone, embeddings: Tensor, offset: int = 0
-    ) -> tuple[Tensor, Fit]:
-        """Local work as in FedAvg; class embeddings stay at unit length."""
-        embeddings, fit = super().fit(party, parcel, model, unit(embeddings), offset)
-        return unit(embeddings), fit
+    def tidy(self, embeddings: Tensor) -> Tensor:
+        """Class embeddings stay at unit length."""
+        return unit(embeddings)
 
     def objective(self, party: Party, embeddings: Tensor, offset: int) -> Loss:
         """Eq. 7, or the margin loss over several people."""

@@ -77,6 +77,7 @@ def federate(
     participation: float = 1.0,
     faces: FaceSet = FACES,
     watch: Callable[[Event], None] = lambda event: None,
+    together: int = 1,
 ) -> Ran:
     """Run a method in this process."""
     weights = Weights(model or network(), policy)  # type: ignore[arg-type]
@@ -92,7 +93,7 @@ def federate(
     def make(worker: int) -> Host:
         store = StateStore(folder / "parties")
         own: Callable[[str], Any] = lambda name: party_faces(faces, partition, name)  # noqa: E731
-        return Host(components, weights, own, store, Streams(1, "parties"), start["batchnorm"], keep_local)
+        return Host(components, weights, own, store, Streams(1, "parties"), start["batchnorm"], keep_local, together)
 
     transport = InProcess(make)
     roles = {name: share.role for name, share in partition.parties.items()}
