@@ -27,6 +27,7 @@ ALL = (
     "regularisers",
     "clustering",
     "hard_negatives",
+    "personal_training",
     "evaluation",
     "momentum",
     "importing",
