@@ -15,7 +15,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -33,6 +32,7 @@ from fedvisage.build import (
     prepare_faces,
     resolve,
 )
+from fedvisage.classmap import write_map
 from fedvisage.config import Federation as FederationSettings
 from fedvisage.config import Recipe, load_recipe
 from fedvisage.core.codec import State, load_state, save_state, write_atomically
@@ -50,7 +50,7 @@ from fedvisage.methods.fedavg import EMBEDDINGS, FedAvg, mean_embeddings
 from fedvisage.models import load_model, personalised, save_model
 from fedvisage.report import write_report
 from fedvisage.runfolder import prepare_folder
-from fedvisage.scoring import Score, TestSet, headline, open_test
+from fedvisage.scoring import Score, TestSet, headline, mean_score, open_test
 from fedvisage.training import choose_device
 
 Watch = Callable[[Event], None]
@@ -107,6 +107,8 @@ def run(
         with _threads(recipe.federation.threads), _open(recipe, folder, watch, hosts, keep=resume) as work:
             work.starts = starts
             scores = work.execute()
+        if on is None:
+            write_map(folder)
         write_atomically(finished, [json.dumps(scores, indent=1).encode()])
         shutil.rmtree(folder / CACHE, ignore_errors=True)
     write_report(folder)
@@ -175,7 +177,7 @@ class _Run:
         scores: dict[str, Score] = {}
         if self.test:
             self._load(initial)
-            scores["start"] = self.test.score(self.model)
+            scores["start"] = self.test.score(self.model, curve=True)
         name = recipe.method["name"]
         scores |= self._federate(build_parts(recipe), self.partition, folder, initial, name)
         for other in recipe.compare:
@@ -304,7 +306,8 @@ class _Run:
         self._load({"batchnorm": initial["batchnorm"]} | server)
         _reset_counters(self.model)
         save_model(folder / "model.safetensors", self.model, {"recipe": recipe.name, "method": label})
-        score = self.test.score(self.model) if self.test and not parts.method.has_no_global_model else None
+        generic = not parts.method.has_no_global_model
+        score = self.test.score(self.model, curve=True) if self.test and generic else None
         personal = self._personal_models(parts, server, book.generations, folder)
         if self.test and parts.method.has_no_global_model and personal:
             score = self._score_parties(personal, self.test)
@@ -363,15 +366,8 @@ class _Run:
         for party, path in models.items():
             model = load_model(path).to(self.device)
             freeze(model, self.recipe)
-            scores[party] = test.score(model)
-        accuracies = [score["accuracy"] for score in scores.values() if "accuracy" in score]
-        spread = (
-            {"accuracy": float(np.mean(accuracies)), "accuracy_std": float(np.std(accuracies))} if accuracies else {}
-        )
-        fars = next(iter(scores.values()))["tar"]
-        tar = {far: float(np.mean([score["tar"][far] for score in scores.values()])) for far in fars}
-        parties = {party: {k: v for k, v in score.items() if k != "histogram"} for party, score in scores.items()}
-        return {**spread, "tar": tar, "parties": parties}
+            scores[party] = test.score(model, curve=True)
+        return mean_score(scores)
 
 
 def _labelled(watch: Watch, label: str) -> Watch:

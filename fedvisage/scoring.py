@@ -7,7 +7,7 @@ found first among one image of each of the domain's people.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -25,6 +25,7 @@ from fedvisage.training import embed_images
 Score = dict[str, Any]
 
 HISTOGRAM_BINS = 80
+ROC_POINTS = 33
 RANK_1 = "rank-1"
 
 
@@ -35,6 +36,23 @@ def headline(score: Score) -> dict[str, float]:
     for domain, inner in score.get("domains", {}).items():
         numbers |= {f"{domain} {name}": value for name, value in headline(inner).items()}
     return numbers
+
+
+def mean_score(scores: Mapping[str, Score]) -> Score:
+    """The mean of parties' scores on the same test people, with the spread over the parties and each one's numbers."""
+    each = list(scores.values())
+    accuracies = [score["accuracy"] for score in each if "accuracy" in score]
+    found: Score = {}
+    if accuracies:
+        found = {"accuracy": float(np.mean(accuracies)), "accuracy_std": float(np.std(accuracies))}
+    found["tar"] = {far: float(np.mean([score["tar"][far] for score in each])) for far in each[0]["tar"]}
+    curves = [score["roc"] for score in each if score.get("roc")]
+    if curves and len({len(curve) for curve in curves}) == 1:
+        tars = np.mean([[tar for _, tar in curve] for curve in curves], axis=0)
+        found["roc"] = [(far, round(float(tar), 6)) for (far, _), tar in zip(curves[0], tars, strict=True)]
+    drawn = ("histogram", "roc")
+    parties = {party: {k: v for k, v in score.items() if k not in drawn} for party, score in scores.items()}
+    return found | {"parties": parties}
 
 
 class TestSet:
@@ -58,11 +76,11 @@ class TestSet:
             for name in (names if len(names) > 1 else ())
         }
 
-    def score(self, model: Backbone) -> Score:
-        """`accuracy` and its spread over folds, `tar` by FAR, and what the report draws."""
-        return self.score_embeddings(embed_images(model, self.faces, flip=self.settings.flip, normalise=True))
+    def score(self, model: Backbone, curve: bool = False) -> Score:
+        """`accuracy` and its spread over folds, `tar` by FAR, and what the report draws; with the ROC's `curve`."""
+        return self.score_embeddings(embed_images(model, self.faces, flip=self.settings.flip, normalise=True), curve)
 
-    def score_embeddings(self, embeddings: NDArray[np.float32]) -> Score:
+    def score_embeddings(self, embeddings: NDArray[np.float32], curve: bool = False) -> Score:
         """`score` from embeddings (N, d) of the images, at unit length."""
         score = _verified(embeddings, self.pairs)
         if self.pairs is not None:
@@ -74,9 +92,18 @@ class TestSet:
             }
         self.rates = all_pairs_verification(embeddings, self.labels, self.settings.fars).rates
         score["tar"] = _by_far(self.settings, self.rates)
+        if curve:
+            score["roc"] = self._roc(embeddings)
         if self.domains:
             score["domains"] = {name: domain.score(embeddings) for name, domain in self.domains.items()}
         return score
+
+    def _roc(self, embeddings: NDArray[np.float32]) -> list[tuple[float, float]]:
+        """(FAR, TAR) at `ROC_POINTS` rates from the strictest that the pairs can show to 1, evenly on a log scale."""
+        impostors = self.describe()["all_impostor"]
+        fars = np.geomspace(1 / max(impostors, 2), 1, ROC_POINTS).clip(max=1.0)
+        found = all_pairs_verification(embeddings, self.labels, fars.tolist(), dtype=np.float32).rates
+        return [(float(f"{rate.far:.3g}"), round(rate.value, 6)) for rate in found if math.isfinite(rate.value)]
 
     def describe(self) -> dict[str, int]:
         """How large the test is."""

@@ -25,7 +25,19 @@ EVERYTHING = {
     "federation",
     "report",
 }
-TOP = {"build", "export", "pipeline", "planning", "protocols", "recognise", "scoring", "studies", "deploy", "runfolder"}
+TOP = {
+    "build",
+    "classmap",
+    "deploy",
+    "export",
+    "pipeline",
+    "planning",
+    "protocols",
+    "recognise",
+    "runfolder",
+    "scoring",
+    "studies",
+}
 
 MAY_IMPORT = {
     "config": {"core.errors"},

@@ -12,7 +12,7 @@ from fedvisage.report.drawing import WIDTH, Scale, add
 
 MARKED = 24
 """Lines with at most this many points show each of them."""
-LEFT, RIGHT, TOP = 46, WIDTH - 12, 12
+LEFT, RIGHT, TOP = 60, WIDTH - 12, 12
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def short_percent(value: float) -> str:
 
 def short_number(value: float) -> str:
     """A number on an axis."""
-    return f"{value:g}".replace("-", "−", value < 0)
+    return f"{value:g}".replace("-", "−", value < 0).replace("e-0", "e−")
 
 
 def dot_chart(dots: Sequence[Dot], label: str, description: str, reference: float) -> str:
@@ -132,11 +132,12 @@ def line_chart(
     description: str,
     shares: bool = False,
     log_x: bool = False,
+    log_y: bool = False,
 ) -> str:
     """Lines over rounds (or over a logarithmic axis); `shares` writes the vertical axis in percent."""
     xs = [x for line in lines for x, _ in line.points]
     ys = [y for line in lines for _, y in line.points]
-    y_ticks = drawing.nice_ticks(min(ys), max(ys))
+    y_ticks = drawing.log_ticks(min(ys), max(ys)) if log_y else drawing.nice_ticks(min(ys), max(ys))
     if shares and min(ys) >= 0 and max(ys) <= 1:  # what is a whole or less gets no axis beyond it
         y_ticks = [tick for tick in y_ticks if -1e-9 <= tick <= 1 + 1e-9]
     bottom = 214
@@ -148,7 +149,7 @@ def line_chart(
         low, high = (min(xs), max(xs)) if max(xs) > min(xs) else (min(xs) - 1, max(xs) + 1)
         x_ticks = [tick for tick in drawing.nice_ticks(low, high, 6, whole=True) if low <= tick <= high]
         across = Scale(low, high, LEFT + 8, RIGHT - 10)
-    up = Scale(y_ticks[0], y_ticks[-1], bottom - 6, TOP)
+    up = Scale(y_ticks[0], y_ticks[-1], bottom - 6, TOP, log_y)
     drawing.vertical_axis(root, up, y_ticks, LEFT, RIGHT, short_percent if shares else short_number)
     drawing.horizontal_axis(root, across, x_ticks, bottom, x_label, short_number)
     for line in lines:

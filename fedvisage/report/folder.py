@@ -70,6 +70,8 @@ class Score(BaseModel):
     accuracy_std: float | None = None
     tar: dict[str, float] = {}
     histogram: Histogram | None = None
+    roc: tuple[tuple[float, float], ...] = ()
+    """(false accept rate, true accept rate), from strict to lenient."""
     parties: dict[str, Score] | None = None
     """Where every party has its own model; the numbers above are then means and spreads over the parties."""
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedvisage.core.phase import VALIDATOR
-from fedvisage.report import results, separation, tables, weighting, words
+from fedvisage.report import curves, people_map, results, separation, tables, weighting, words
 from fedvisage.report.crossings import Crossings, sum_up
 from fedvisage.report.folder import RunFiles, existing, read_run
 from fedvisage.report.rendering import write_page
@@ -35,6 +35,8 @@ def _contents(run: RunFiles, crossings: Crossings) -> dict[str, Any]:
         "facts": _facts(run, crossings),
         "comparison": results.compare(run, models),
         "curves": results.learning_curves(run, models),
+        "rates": curves.rate_curves(models),
+        "people_map": people_map.people_figures(run.folder),
         "separation": separation.separation_figures(run),
         "weighting": weighting.weighting_figures(run),
         "parties": tables.party_results(run),

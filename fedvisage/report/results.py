@@ -102,7 +102,8 @@ def compare(run: RunFiles, models: Sequence[Model]) -> Comparison | None:
         )
         for model in models
     ]
-    figures = [figure for figure in (_accuracies(models), _rates(models)) if figure]
+    rates = None if any(model.score.roc for model in models) else _rates(models)
+    figures = [figure for figure in (_accuracies(models), rates) if figure]
     return Comparison(
         fars,
         rows,
@@ -143,7 +144,7 @@ def _rates(models: Sequence[Model]) -> Figure | None:
         return None
     said = listed([f"{line.label} {percent(line.points[0][1], 1)} at {line.points[0][0]:g}" for line in lines])
     svg = charts.line_chart(lines, "false accept rate", f"True accept rate over false accept rate. {said}.", True, True)
-    return Figure("True accept rate at each false accept rate", svg, "Over all pairs of test images.", _legend(lines))
+    return Figure("True accept rate at each false accept rate", svg, "Over all pairs of test images.", legend_of(lines))
 
 
 def learning_curves(run: RunFiles, models: Sequence[Model]) -> list[Figure]:
@@ -215,10 +216,11 @@ def over_rounds(title: str, lines: Sequence[charts.Line], caption: str, shares: 
         for line in lines
     ]
     svg = charts.line_chart(lines, "round", f"{title} per round. {'; '.join(parts)}.", shares)
-    return Figure(f"{title} per round", svg, caption, _legend(lines))
+    return Figure(f"{title} per round", svg, caption, legend_of(lines))
 
 
-def _legend(lines: Sequence[charts.Line]) -> list[tuple[str, str]]:
+def legend_of(lines: Sequence[charts.Line]) -> list[tuple[str, str]]:
+    """Labels with their tones."""
     return [(line.label, line.tone) for line in lines]
 
 
