@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -27,14 +28,20 @@ Score = dict[str, Any]
 HISTOGRAM_BINS = 80
 ROC_POINTS = 33
 RANK_1 = "rank-1"
+MEAN = "mean"
+"""Over the domains."""
 
 
 def headline(score: Score) -> dict[str, float]:
-    """The numbers of a score that a learning curve shows: accuracy and the resolved rates; then those by domain."""
+    """The numbers of a score that a learning curve shows: accuracy and the resolved rates; by domain; their means."""
     numbers = {name: score[name] for name in ("accuracy", RANK_1) if name in score}
     numbers |= {f"tar@{far}": tar for far, tar in score["tar"].items() if math.isfinite(tar)}
-    for domain, inner in score.get("domains", {}).items():
-        numbers |= {f"{domain} {name}": value for name, value in headline(inner).items()}
+    domains = {domain: headline(inner) for domain, inner in score.get("domains", {}).items()}
+    for domain, own in domains.items():
+        numbers |= {f"{domain} {name}": value for name, value in own.items()}
+    for name in next(iter(domains.values()), {}):
+        if all(name in own for own in domains.values()):
+            numbers[f"{MEAN} {name}"] = fmean(own[name] for own in domains.values())
     return numbers
 
 

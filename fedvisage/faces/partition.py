@@ -7,6 +7,7 @@ before anybody is drawn. Then each person's images are shared out.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -79,22 +80,17 @@ def hosted_partition(faces: FaceSet, settings: Settings, roles: Mapping[str, str
 def _swapped(
     judging: Mapping[str, list[int]], test: list[int], domain: Indices
 ) -> tuple[dict[str, list[int]], list[int]]:
-    """Test people for each validator, as many of each domain as it had; and the validators' people as the test."""
-    left = list(test)
-    changed: dict[str, list[int]] = {}
-    for name, people in judging.items():
-        changed[name] = []
-        for person in people:
-            other = next((one for one in left if domain[one] == domain[person]), None)
-            if other is None:
-                break
-            left.remove(other)
-            changed[name].append(other)
-    validators = [person for people in judging.values() for person in people]
-    if left or sum(map(len, changed.values())) != len(validators) or not validators:
-        counts = f"{len(validators):,} people of validators and {len(test):,} of the test"
-        raise FedVisageError(f"partition.swapped needs as many of each in every domain, and there are {counts}")
-    return changed, validators
+    """The test people dealt out to the validators of their domain, and the validators' people as the test."""
+    changed: dict[str, list[int]] = {name: [] for name in judging}
+    dealt: Counter[int] = Counter()
+    for person in test:
+        takers = [name for name, people in judging.items() if domain[person] in domain[people]]
+        if takers:
+            changed[takers[dealt[domain[person]] % len(takers)]].append(person)
+            dealt[domain[person]] += 1
+    if dealt.total() != len(test) or not judging or not all(changed.values()):
+        raise FedVisageError("partition.swapped needs test people and validators in the same domains")
+    return changed, [person for people in judging.values() for person in people]
 
 
 def _reserve(

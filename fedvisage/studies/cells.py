@@ -7,6 +7,7 @@ With `backbone.start = "@row"` a cell begins with the model of another row under
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -41,6 +42,7 @@ class Cell:
     seed: int
     recipe: Recipe
     home: Path
+    variant: str = ""
     start: Cell | None = None
     """The cell whose model it begins with."""
 
@@ -92,19 +94,19 @@ def results_home() -> Path:
 
 
 def cells(name: str, scale: str, seeds: Iterable[int], folder: Path | None = None) -> list[Cell]:
-    """All cells of a study: every row under every seed."""
+    """All cells of a study: every row in every variant under every seed."""
     folder = folder or home()
     study = load_study(name, folder)
     if scale not in study.scales:
         raise FedVisageError(f"study '{name}' has no scale '{scale}': {nearest(scale, study.scales)}")
     found = []
-    for seed in seeds:
+    for seed, variant in itertools.product(seeds, study.variants):
         made: dict[str, Cell] = {}
         for row in study.rows:
             own = (row.recipe, row.at.get(scale, {}), {"seed": seed, "name": f"{name}/{row.name}"})
-            table = merged(study.recipe, study.scales[scale], *own)
+            table = merged(study.recipe, study.scales[scale], variant.recipe, *own)
             recipe = resolve(validated(Recipe, table, f"study '{name}', row '{row.name}'"))
-            made[row.name] = Cell(name, scale, row.name, seed, recipe, folder)
+            made[row.name] = Cell(name, scale, row.name, seed, recipe, folder, variant.name)
         found += [_started(cell, made) for cell in made.values()]
     return found
 
@@ -150,7 +152,8 @@ def load_results(
     for cell in cells(name, scale, seeds, folder):
         result = cell.finished(results)
         if result is not None:
-            found.setdefault(cell.row, []).append(_seen_as(result, of[cell.row]) if of[cell.row] else result)
+            own = _seen_as(result, of[cell.row]) if of[cell.row] else result
+            found.setdefault(cell.row, []).append({**own, "variant": cell.variant})
     return found
 
 

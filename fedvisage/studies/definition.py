@@ -49,6 +49,13 @@ class Column(Section):
     name: str
     by: Mapping[str, Measure]
     better: Literal["higher", "lower"] = "higher"
+    unit: Literal["percent", "number"] = "percent"
+    """Shares are shown in percent."""
+
+    @property
+    def factor(self) -> int:
+        """From what cells keep to what is shown."""
+        return 100 if self.unit == "percent" else 1
 
 
 class Row(Section):
@@ -84,6 +91,13 @@ class Figure(Section):
     """A row whose value is taken as nought, so that bars show differences."""
 
 
+class Variant(Section):
+    """A way to run every row once more, such as with other test people; scores are means over seeds and variants."""
+
+    name: str
+    recipe: Mapping[str, Any] = Field(default_factory=dict)
+
+
 class Claim(Section):
     """What the paper says without a number: on this column one row is better than another."""
 
@@ -106,6 +120,7 @@ class Study(Section):
     columns: tuple[Column, ...]
     recipe: Mapping[str, Any] = Field(default_factory=dict)
     scales: Mapping[str, Mapping[str, Any]]
+    variants: tuple[Variant, ...] = (Variant(name=""),)
     rows: tuple[Row, ...]
 
     def measures(self, scale: str, row: str) -> dict[str, Measure]:

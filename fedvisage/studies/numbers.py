@@ -27,7 +27,7 @@ SURE = 0.95
 
 
 class Entry(NamedTuple):
-    """Our number for a row and column, in percent: mean and spread over seeds, last round and chosen round."""
+    """Our number for a row and column, shares in percent: mean and spread over seeds, last round and chosen round."""
 
     seeds: int
     mean: float
@@ -93,14 +93,14 @@ def table(study: Study, scale: str, results: Results) -> dict[str, dict[str, Ent
 
 def _entry(results: Sequence[Mapping[str, Any]], column: Column, measure: Measure) -> Entry:
     scores = [result["scores"].get(measure.key) for result in results]
-    last = [math.nan if score is None else 100 * score for score in scores]
+    last = [math.nan if score is None else column.factor * score for score in scores]
     chosen = [at_best(result, column, measure) for result in results]
     spread = stdev(last) if len(last) > 1 else math.nan
     return Entry(len(last), mean(last), spread, mean(chosen), tuple(last))
 
 
 def at_best(result: Mapping[str, Any], column: Column, measure: Measure) -> float:
-    """The test score, in percent, of the round that the validation people liked best; NaN where that is not known."""
+    """The test score of the round that the validation people liked best; NaN where that is not known."""
     curves, metric = result["rounds"], measure.metric
     if measure.protocol != TEST or not curves.get("validation") or not curves.get(TEST):
         return math.nan
@@ -108,7 +108,9 @@ def at_best(result: Mapping[str, Any], column: Column, measure: Measure) -> floa
     if not liked:
         return math.nan
     best = (max if column.better == "higher" else min)(liked, key=liked.__getitem__)
-    return next((100 * row[metric] for row in curves[TEST] if row["round"] == best and metric in row), math.nan)
+    return next(
+        (column.factor * row[metric] for row in curves[TEST] if row["round"] == best and metric in row), math.nan
+    )
 
 
 def orderings(study: Study, scale: str, results: Results, rng: np.random.Generator) -> list[Ordering]:
@@ -145,12 +147,12 @@ def _compare(
 ) -> Ordering | None:
     """Two rows over the seeds that both have; None where there are none."""
     measure = column.by[scale]
-    by_seed = [{result["seed"]: result for result in results.get(row, ())} for row in (high, low)]
+    by_seed = [{(one["seed"], one.get("variant")): one for one in results.get(row, ())} for row in (high, low)]
     pairs = [(by_seed[0][seed], by_seed[1][seed]) for seed in sorted(by_seed[0].keys() & by_seed[1].keys())]
     pairs = [pair for pair in pairs if all(result["scores"].get(measure.key) is not None for result in pair)]
     if not pairs:
         return None
-    apart_by_seed = [100 * (a["scores"][measure.key] - b["scores"][measure.key]) for a, b in pairs]
+    apart_by_seed = [column.factor * (a["scores"][measure.key] - b["scores"][measure.key]) for a, b in pairs]
     chosen = [at_best(a, column, measure) - at_best(b, column, measure) for a, b in pairs]
     noise, people = _people_noise(pairs, measure.key, draws)
     spread = stdev(apart_by_seed) if len(pairs) > 1 else math.nan

@@ -19,7 +19,7 @@ from fedvisage.evaluation import Pairs
 from fedvisage.evaluation.influence import accuracy_influence, every_pair, share_influence, tar_influence
 from fedvisage.faces.partition import Partition
 from fedvisage.models import load_model
-from fedvisage.scoring import RANK_1, TestSet, open_test
+from fedvisage.scoring import MEAN, RANK_1, TestSet, open_test
 from fedvisage.training import choose_device, embed_images
 
 Floats = NDArray[np.float64]
@@ -73,11 +73,15 @@ def test_influences(folder: Path, metrics: Sequence[str], of: str) -> dict[str, 
 def test_influence(embeddings: NDArray[np.float32], test: TestSet, metric: str) -> Floats:
     """The influence of each test person on `accuracy` or `tar@<far>`, from the embeddings (N, d) of the images.
 
-    With a domain before it, such as `daylight rank-1`, on the score of that domain, where others have none.
+    With a domain before it, such as `daylight rank-1`, on the score of that domain, where others have none; with `mean`
+    before it on the mean over the domains.
     """
     domain, _, inner = metric.rpartition(" ")
     if not domain:
         return _influence(embeddings, test.labels, test.pairs, metric)
+    if domain == MEAN:
+        each = [test_influence(embeddings, test, f"{name} {inner}") for name in test.domains]
+        return np.asarray(np.mean(each, axis=0))
     part = test.domains[domain]
     people, labels = np.unique(part.labels, return_inverse=True)
     influence = np.zeros(test.faces.classes)

@@ -57,7 +57,7 @@ def test_every_row_is_a_valid_recipe_at_every_scale(name: str) -> None:
     columns = {column.name for column in study.columns}
     for scale in study.scales:
         found = cells(name, scale, [1])
-        assert [cell.row for cell in found] == [row.name for row in study.rows]
+        assert [cell.row for cell in found] == [row.name for row in study.rows] * len(study.variants)
         assert all(set(row.paper) <= columns for row in study.rows)
 
 
@@ -364,3 +364,29 @@ def test_the_command_runs_and_shows_a_study(tmp_path: Path) -> None:
     assert set(json.loads(shown.output)["rows"]) == {"fedpe"}
     listed = CliRunner().invoke(app, ["study", "list"])
     assert "fedgc/table-5" in listed.output
+
+
+def test_variants_run_every_row_again_and_are_compared_like_with_like(tmp_path: Path) -> None:
+    """Two variants whose rows differ by one point each, though the second variant is harder by ten."""
+    text = (home() / "fedgc" / "table-4.toml").read_text()
+    base = (home() / "fedgc" / "_base.toml").read_text()
+    (tmp_path / "fedgc").mkdir()
+    (tmp_path / "fedgc" / "twice.toml").write_text(text)
+    variants = '[[variants]]\nname = "a"\n\n[[variants]]\nname = "b"\n[variants.recipe.evaluation]\nflip = false\n\n'
+    (tmp_path / "fedgc" / "_base.toml").write_text(variants + base)
+    made = cells("fedgc/twice", "smoke", [1], tmp_path)
+    study = load_study("fedgc/twice", tmp_path)
+    assert [cell.variant for cell in made] == ["a"] * len(study.rows) + ["b"] * len(study.rows)
+    assert len({cell.key for cell in made}) == 2 * len(study.rows)
+    low, high = sorted((row for row in study.rows if "LFW" in row.paper), key=lambda row: row.paper["LFW"])[:2]
+    results = {
+        row.name: [
+            {"seed": 1, "variant": variant, "scores": {"test accuracy": score}, "rounds": {}}
+            for variant, score in (("a", 0.8 + better), ("b", 0.7 + better))
+        ]
+        for row, better in ((low, 0.0), (high, 0.01))
+    }
+    (found,) = [one for one in orderings(study, "smoke", results, np.random.default_rng(1)) if one.column == "LFW"]
+    assert (found.low, found.high, found.seeds) == (low.name, high.name, 2)
+    assert found.ours == pytest.approx(1.0)
+    assert found.spread == pytest.approx(0.0, abs=1e-9)
