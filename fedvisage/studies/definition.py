@@ -12,6 +12,7 @@ from fedvisage.config import Section, read_toml, validated
 from fedvisage.core.errors import FedVisageError, nearest
 
 TEST = "test"
+TRAINING = "training"
 SCALES = ("laptop", "trained", "paper", "smoke")
 BASE = "_base.toml"
 """Beside the studies of a paper: what they have in common."""
@@ -23,9 +24,9 @@ class Measure(Section):
     what: str
     """In words: on whom, and what it stands for."""
     metric: str = "accuracy"
-    """`accuracy`, or a rate such as `tar@0.01`; a protocol's own name of it, such as `TAR@0.01`."""
+    """`accuracy`, or a rate such as `tar@0.01`; a protocol's own name of it, such as `TAR@0.01`; a group of parties."""
     protocol: str = TEST
-    """The run's own test people, or a protocol of `fedvisage evaluate`."""
+    """The run's own test people, `training` for the last loss of a group of parties, or a protocol of `evaluate`."""
     data: str = ""
     """The face set of the protocol: a folder, or `@name` at the data root."""
     of: str = ""

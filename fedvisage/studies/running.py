@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -36,12 +37,14 @@ from fedvisage.protocols import run as evaluate
 from fedvisage.runfolder import environment
 from fedvisage.scoring import headline
 from fedvisage.studies.cells import Cell
-from fedvisage.studies.definition import TEST, Measure, load_study
+from fedvisage.studies.definition import TEST, TRAINING, Measure, load_study
 from fedvisage.studies.people import pack, people_digest, test_influences
 
 CLOCK = "seconds"
 """In a cell's run folder: how long earlier, interrupted tries took."""
 SYNTHETIC = "synthetic-"
+SMOOTHING = 0.9
+"""Of training losses, from round to round."""
 Watch = Callable[[Event], None]
 
 
@@ -188,7 +191,10 @@ def _add_own(
 
 
 def _add(result: dict[str, Any], measure: Measure, folder: Path, recipe: Recipe, imported: Path, root: Path) -> None:
-    """A score by a protocol."""
+    """A score by a protocol, or a loss."""
+    if measure.protocol == TRAINING:
+        result["scores"][measure.key] = _last_loss(folder, measure.metric)
+        return
     on_run = PROTOCOLS[measure.protocol].needs_run
     data = Data(folder if on_run else Path(_located(measure.data, recipe.faces.size, imported, root)))
     subject = open_subject(str(folder))
@@ -199,6 +205,19 @@ def _add(result: dict[str, Any], measure: Measure, folder: Path, recipe: Recipe,
     if measure.metric in found.influence:
         digest = people_digest(data.faces.names)
         result.setdefault("people", {})[measure.key] = pack(found.influence[measure.metric], digest)
+
+
+def _last_loss(folder: Path, group: str) -> float | None:
+    """The training loss of a group's parties, smoothed over the rounds; None where none of them trained."""
+    smoothed: float | None = None
+    for line in (folder / "metrics.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        parties = row.get("parties", {}) if row["phase"] == "train" else {}
+        losses = [own["loss"] for party, own in parties.items() if party.rpartition("-")[0] == group]
+        if losses:
+            loss = fmean(losses)
+            smoothed = loss if smoothed is None else SMOOTHING * smoothed + (1 - SMOOTHING) * loss
+    return None if smoothed is None else round(smoothed, 6)
 
 
 def _options(measure: Measure) -> Options:
