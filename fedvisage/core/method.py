@@ -135,7 +135,10 @@ class Context:
     rounds: int
     joined: Mapping[str, Joined]
     initial: State
-    """Where the run starts: `backbone`, `buffers` and, after public pre-training, `class_embeddings.public`."""
+    """Where the run starts: `backbone`, `buffers` and, after public pre-training, `class_embeddings.public`.
+
+    For `start` only; in the rounds it is empty, and a method that needs something of it puts it into its state.
+    """
     embedding_size: int
     repeat: int = 0
     numbers: dict[str, float] = field(default_factory=dict)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -68,6 +68,11 @@ class Parcel:
     stamp: Stamp = UNSTAMPED
     generation: str = ""
     """Downward: the party state to start from (the last one accepted). Upward: the one just stored, if any."""
+    rest: Callable[[], None] | None = None
+    """Lets go of the memory behind its tensors, which come back from a file when they are looked at again.
+
+    Where it is given, they stay as they are for as long as somebody holds them; else whoever keeps them copies them.
+    """
 
     def __getitem__(self, group: str) -> Tensors:
         return self.tensors[group]
@@ -107,7 +112,7 @@ def encode(parcel: Parcel, groups: Iterable[str] | None = None) -> bytes:
     return b"".join(pieces(parcel, groups))
 
 
-def decode(buffer: bytearray) -> Parcel:
+def decode(buffer: bytearray | memoryview) -> Parcel:
     """The parcel in `buffer`; a ValueError says what is wrong with it. Judging its values is the guard's work."""
     tensors, metadata = unpack(buffer)
     try:

@@ -27,6 +27,8 @@ SPILL_BYTES = 64 << 20
 Item = TypeVar("Item")
 Groups = dict[str, Tensors]
 Summand = tuple[Groups, float]
+Rest = Callable[[], None] | None
+"""See `Parcel.rest`."""
 
 
 def chunk_size(cohort: int) -> int:
@@ -39,21 +41,23 @@ class InOrder(Generic[Item]):
 
     def __init__(self, emit: Callable[[Item], None], keep: Callable[[Item], Item]) -> None:
         self._emit, self._keep = emit, keep
-        self._held: dict[int, Item | None] = {}
+        self._held: dict[int, tuple[Item | None, Rest]] = {}
         self.position = 0
 
-    def put(self, position: int, item: Item | None) -> None:
-        """Hand in the item of a position (None to skip it)."""
+    def put(self, position: int, item: Item | None, rest: Rest = None) -> None:
+        """Hand in the item of a position (None to skip it); one that can `rest` is held as it is, not copied."""
         if position != self.position:
-            self._held[position] = self._keep(item) if item is not None else None
+            self._held[position] = (item if rest or item is None else self._keep(item)), rest
             return
         while True:
             if item is not None:
                 self._emit(item)
+            if rest:
+                rest()
             self.position += 1
             if self.position not in self._held:
                 return
-            item = self._held.pop(self.position)
+            item, rest = self._held.pop(self.position)
 
 
 class Accumulator:
@@ -91,17 +95,20 @@ class OrderedSum:
         """The sum so far; None before the first summand."""
         return self._whole.total
 
-    def put(self, position: int, summand: Summand | None) -> None:
-        """Add the tensors of a position, or skip it. They are read before this returns, or copied if they must wait."""
+    def put(self, position: int, summand: Summand | None, rest: Rest = None) -> None:
+        """Add the tensors of a position, or skip it. They are read before this returns, or copied if they must wait.
+
+        Those that can `rest` are held as they are.
+        """
         if self.chunk == 1:
-            self._order.put(position, summand)
+            self._order.put(position, summand, rest)
             return
         number, within = divmod(position, self.chunk)
         if number not in self._chunks:
             part = Accumulator(self._spare.pop() if self._spare else None)
             self._chunks[number] = (InOrder(part.add, _copy), part)
         order, part = self._chunks[number]
-        order.put(within, summand)
+        order.put(within, summand, rest)
         if order.position == min(self.chunk, self.count - number * self.chunk):
             del self._chunks[number]
             self._order.put(number, (part.total, 1.0) if part.total else None)
@@ -192,7 +199,7 @@ class Aggregator:
             groups = {group: answer[group] for group in summed if answer.get(group)}
             if shrink < 1:
                 groups = {group: _shrunk(sent.get(group), tensors, shrink) for group, tensors in groups.items()}
-            sums.put(self._position[party], (groups, weight if how == "weighted_sum" else 1.0))
+            sums.put(self._position[party], (groups, weight if how == "weighted_sum" else 1.0), answer.rest)
 
     def skip(self, party: str, reason: str) -> None:
         """Note that a party's answer does not count."""

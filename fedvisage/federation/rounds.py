@@ -128,6 +128,7 @@ class Federation:
         found = checkpoints.load()
         book = found[1] if found else Book()
         server = found[0] if found else self.assembly.start(self._context(0, book))
+        self.initial = {}  # a model's worth of memory, which nobody needs in the rounds
         with ExitStack() as stack:
             ledger = stack.enter_context(Ledger(self.folder / "ledger.jsonl"))
             metrics = JsonLines(self.folder / "metrics.jsonl", book.metrics_bytes)

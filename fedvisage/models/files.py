@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor, nn
 
+from fedvisage.core.codec import pack
 from fedvisage.core.errors import FedVisageError, nearest
 from fedvisage.models.backbone import Backbone
 from fedvisage.models.creation import build_on_meta
@@ -40,11 +40,14 @@ def save_model(path: str | Path, backbone: Backbone, metadata: Mapping[str, str]
     }
     if backbone.transformation is not None:
         about["transformation"] = True
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in backbone.state_dict().items()}
+    state = backbone.state_dict()
+    order = sorted(state, key=lambda name: (-state[name].element_size(), name))  # as safetensors orders them
+    pieces = pack({name: state[name] for name in order}, {KEY: json.dumps(about, sort_keys=True)})
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
         with temporary.open("xb") as file:
-            file.write(save(tensors, metadata={KEY: json.dumps(about, sort_keys=True)}))
+            for piece in pieces:
+                file.write(piece)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)

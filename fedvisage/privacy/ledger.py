@@ -41,14 +41,15 @@ class Ledger:
         head += f'"party":{json.dumps(party)},"direction":"{direction}",'
         tail = f',"refused":{json.dumps(verdict)}}}\n' if verdict else "}\n"
         for group, tensors in parcel.tensors.items():
-            number, size = self._layout(group, tensors)
+            number, size = self._layout(group, tensors, often=parcel.rest is None)
             self._file.write(f'{head}"group":{json.dumps(group)},"tensors":{number},"bytes":{size}{tail}')
         if parcel.statistics or not parcel.tensors:
             names = json.dumps(sorted(parcel.statistics))
             size = 8 * len(parcel.statistics)
             self._file.write(f'{head}"group":"{STATISTICS}","names":{names},"bytes":{size}{tail}')
 
-    def _layout(self, group: str, tensors: Tensors) -> tuple[int, int]:
+    def _layout(self, group: str, tensors: Tensors, often: bool) -> tuple[int, int]:
+        """Number and bytes of a layout; tensors that are recorded `often` are held until `flush`, and known again."""
         known = self._seen.get(id(tensors))
         if known and known[0] is tensors:
             return known[1], known[2]
@@ -62,7 +63,8 @@ class Ledger:
         size = group_bytes(tensors)
         if len(self._seen) > 64:
             self._seen.clear()
-        self._seen[id(tensors)] = (tensors, number, size)
+        if often:
+            self._seen[id(tensors)] = (tensors, number, size)
         return number, size
 
     def flush(self) -> None:

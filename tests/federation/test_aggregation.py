@@ -114,6 +114,14 @@ def test_an_early_item_waits_for_its_turn_and_a_skipped_one_does_not_block() -> 
     assert passed == ["a", "C"]
 
 
+def test_what_can_rest_is_held_as_it_is_and_rests_once_it_was_passed_on() -> None:
+    told: list[str] = []
+    order = InOrder[str](told.append, str.upper)
+    order.put(1, "b", lambda: told.append("b rests"))
+    order.put(0, "a", lambda: told.append("a rests"))
+    assert told == ["a", "a rests", "b", "b rests"]
+
+
 def test_nobody_counted_leaves_an_empty_result() -> None:
     result = aggregate(3, [0, 1, 2], frozenset({0, 1, 2}))
     assert result.reduced == {BACKBONE: {}, BUFFERS: {}}

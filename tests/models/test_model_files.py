@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors import safe_open
+from safetensors.torch import save, save_file
 
 from fedvisage.core.errors import FedVisageError
 from fedvisage.models import Backbone, create_backbone, load_model, read_model_metadata, save_model
@@ -122,3 +123,11 @@ def test_missing_extra_and_wrong_tensors_are_refused(tiny: Backbone, path: Path)
         save_file(tensors, path, {"fedvisage": json.dumps(ABOUT)})
         with pytest.raises(FedVisageError, match=rf"model\.safetensors.*{message}"):
             load_model(path)
+
+
+def test_the_bytes_are_those_that_safetensors_writes(tiny: Backbone, path: Path) -> None:
+    save_model(path, tiny, {"who": "Zoë"})
+    with safe_open(path, framework="pt") as file:
+        metadata = file.metadata()
+    tensors = {name: tensor.contiguous() for name, tensor in tiny.state_dict().items()}
+    assert path.read_bytes() == save(tensors, metadata=metadata)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from nvflare.apis.fl_constant import FLContextKey
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
+from nvflare.fuel.f3.streaming.download_service import ProduceRC
 from nvflare.fuel.utils import fobs
 from real_hosts import RECIPE, recipe_with
 
@@ -34,14 +35,16 @@ from fedvisage.deploy.shares import hand_out, part_of
 from fedvisage.deploy.site import FacePolicy
 from fedvisage.faces.faceset import ArrayImages, Faces, FaceSet, write_faceset
 from fedvisage.faces.partition import PartyFaces, hosted_partition, make_partition
+from fedvisage.federation.nvflare.body import Body
+from fedvisage.federation.nvflare.courier import BLOCK, Bodies, Intake
 from fedvisage.federation.nvflare.link import Closed, Listener, call
 from fedvisage.federation.nvflare.wire import (
     ANSWER,
-    BLOCK,
     FAILED,
-    cut,
-    join,
+    FEW,
+    as_content,
     join_parts,
+    look,
     own_groups,
     reason_of,
     shared_groups,
@@ -73,18 +76,85 @@ def test_what_the_wire_carries_is_bytes_that_nvflare_packs_without_pickle() -> N
     assert fobs.loads(packed)[ANSWER] == data[ANSWER]
 
 
-@given(size=st.sampled_from([0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK]))
-def test_many_bytes_travel_in_blocks_and_arrive_as_they_were(size: int) -> None:
+@pytest.mark.parametrize("size", [0, 1, FEW, FEW + 1, 3 * BLOCK])
+def test_few_bytes_travel_within_a_message_and_many_as_a_body(size: int) -> None:
     payload = np.arange(size, dtype=np.uint8).tobytes()
-    content = cut(payload)
-    assert isinstance(content, list) == (size > BLOCK)
-    assert join(content) == payload
+    content = as_content([payload[:9], memoryview(payload)[9:]])
+    assert isinstance(content, Body) == (size > FEW)
+    assert look(content) == payload
 
 
-@pytest.mark.parametrize("content", [None, "text", [b"x"], [np.zeros(3)], [np.zeros((2, 2), np.uint8)], {"a": 1}])
+@pytest.mark.parametrize("content", [None, "text", [b"x"], np.zeros(3), {"a": 1}])
 def test_what_is_no_bytes_is_refused(content: object) -> None:
     with pytest.raises(ValueError, match="bytes"):
-        join(content)
+        look(content)
+
+
+@pytest.mark.parametrize("sizes", [[1], [BLOCK], [BLOCK + 1, 7], [3 * BLOCK - 5, BLOCK, 2]])
+@pytest.mark.parametrize("in_file", [False, True])
+def test_bodies_are_fetched_block_by_block(tmp_path: Path, sizes: list[int], in_file: bool) -> None:
+    """The sender's blocks, each asked for with what came with the one before, fill the receiver's bodies."""
+    sent = {f"T{n}": Body.spooled([os.urandom(size)], tmp_path) for n, size in enumerate(sizes)}
+    source, intake = Bodies(sent), Intake(tmp_path if in_file else None)
+    state: dict[str, object] = {}
+    blocks = 0
+    while (answer := source.produce(state, "party"))[0] != ProduceRC.EOF:
+        _, data, state = answer
+        assert data is not None
+        assert len(data) <= BLOCK
+        state = intake.consume("ref", state, data)
+        blocks += 1
+    intake.download_completed("ref")
+    assert blocks == sum(-(-size // BLOCK) for size in sizes)
+    for name, body in sent.items():
+        assert bytes(intake.bodies[name].whole()) == bytes(body.whole())
+    assert list(tmp_path.iterdir()) == [], "the files have no names"
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"name": "T0", "size": 1 << 40, "start": 0, "count": 3},
+        {"name": "T0", "size": 10, "start": 4, "count": 3},
+        {"name": "T0", "size": 2, "start": 0, "count": 3},
+    ],
+    ids=["too large", "not the next", "beyond the end"],
+)
+def test_a_block_that_does_not_fit_is_refused(state: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="bytes"):
+        Intake(None).consume("ref", state, b"abc")
+
+
+def test_a_body_that_ends_early_is_refused(tmp_path: Path) -> None:
+    intake = Intake(tmp_path)
+    intake.consume("ref", {"name": "T0", "size": 10, "start": 0, "count": 3}, b"abc")
+    with pytest.raises(ValueError, match="ended early"):
+        intake.download_completed("ref")
+    with pytest.raises(ValueError, match="shorter"):
+        intake.bodies["T0"].whole()
+
+
+def test_a_body_in_a_file_keeps_its_bytes_after_its_memory_was_let_go(tmp_path: Path) -> None:
+    body = Body.spooled([b"ab", memoryview(b"cd")], tmp_path)
+    view = body.whole()
+    assert bytes(view) == b"abcd"
+    body.rest()
+    del body
+    assert bytes(view) == b"abcd"
+
+
+def test_a_file_crosses_the_link_as_its_descriptor(tmp_path: Path) -> None:
+    listener = Listener(tmp_path)
+    here, there = call(tmp_path), listener.accept(5)
+    here.send({"n": 0}, [b"first"])
+    here.send_file({"n": 1}, Body.spooled([b"second"], tmp_path))
+    here.send({"n": 2}, [])
+    got = [there.receive(5) for _ in range(3)]
+    assert [header["n"] for header, _ in got] == [0, 1, 2]
+    assert [bytes(look(content)) for _, content in got] == [b"first", b"second", b""]
+    assert isinstance(got[1][1], Body)
+    for end in (here, there, listener):
+        end.close()
 
 
 def test_a_failure_is_one_line_and_no_traceback() -> None:
@@ -146,8 +216,7 @@ def test_a_party_splits_its_own_folder_as_a_partition_would(
     partition = make_partition(whole, recipe.partition, Streams(seed).child("partition"))
     share = partition.parties["party-00"]
     own = part_of(whole, sorted([*share.train, *share.held_out], key=lambda i: (whole.labels[i], i)))
-    invitation = Invitation("0" * 16, recipe, "", TRAINER, "", {}, {})
-    alone = PartyFaces(own, own_share(PartyFolder(folder, PartySettings(name="party-00")), own, invitation))
+    alone = PartyFaces(own, own_share(PartyFolder(folder, PartySettings(name="party-00")), own, recipe, TRAINER))
     together = PartyFaces(whole, share)
     for one, other in ((alone.train, together.train), (alone.held_out, together.held_out)):
         assert (one is None) == (other is None)
@@ -173,8 +242,7 @@ def test_shares_handed_out_are_the_ones_a_run_in_process_has(tmp_path: Path) -> 
     for name, share in partition.parties.items():
         folder = open_party_folder(deployment.party(name))
         own = folder.faces()
-        invitation = Invitation("0" * 16, recipe, "", TRAINER, "", {}, {})
-        there = PartyFaces(own, own_share(folder, own, invitation))
+        there = PartyFaces(own, own_share(folder, own, recipe, TRAINER))
         here = PartyFaces(faces, share)
         assert np.array_equal(there.train.all(), here.train.all())
         assert np.array_equal(there.train.labels, here.train.labels)

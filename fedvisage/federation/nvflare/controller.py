@@ -1,8 +1,8 @@
 """The server side inside NVFlare: passes tasks from the run on to the sites and their results back.
 
-It holds what all parties of an exchange receive alike once, and a result only until the run has taken it. When the run
-goes away, the job ends. A party whose process reports nothing for a while is given up: a killed site, a frozen process
-and a broken line look alike from here.
+Many bytes are files here, which the run and this process hand to each other: neither what all parties of an exchange
+receive alike nor a result is ever in this process's memory. When the run goes away, the job ends. A party whose process
+reports nothing for a while is given up: a killed site, a frozen process and a broken line look alike from here.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
-from nvflare.app_common.decomposers import numpy_decomposers
 
+from fedvisage.federation.nvflare import courier
+from fedvisage.federation.nvflare.body import Body
 from fedvisage.federation.nvflare.link import Closed, Link, call
-from fedvisage.federation.nvflare.wire import ANSWER, FAILED, OWN, SHARED, Content, cut, views
+from fedvisage.federation.nvflare.wire import ANSWER, FAILED, OWN, SHARED, Content
 
 INTERVAL = 0.05
 """Seconds between looks at what is to be done."""
@@ -34,21 +35,21 @@ class Relay(Controller):
 
     def __init__(self, silence: float = 30.0) -> None:
         super().__init__(task_check_period=INTERVAL)
-        numpy_decomposers.register()
         self._silence = silence
         self._seen: dict[str, float] = {}
         self._link: Link | None = None
-        self._incoming: queue.Queue[tuple[dict[str, Any], bytearray] | None] = queue.Queue()
-        self._outgoing: queue.Queue[tuple[dict[str, Any], list[memoryview]] | None] = queue.Queue()
+        self._incoming: queue.Queue[tuple[dict[str, Any], Content] | None] = queue.Queue()
+        self._outgoing: queue.Queue[tuple[dict[str, Any], Content] | None] = queue.Queue()
         self._shared: Content = b""
         self._tasks: dict[int, Task] = {}
         """Tasks without an answer, by the run's number for them."""
 
     def start_controller(self, fl_ctx: FLContext) -> None:
         """Call the run."""
-        root = fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT).get_root_dir()
+        root = Path(fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT).get_root_dir())
+        courier.register(root)
         try:
-            self._link = call(Path(root))
+            self._link = call(root)
         except Closed as error:
             self.system_panic(str(error), fl_ctx)
         told = self.communicator.client_is_active
@@ -67,7 +68,7 @@ class Relay(Controller):
         for work in (self._read, self._write):
             threading.Thread(target=work, args=(link,), daemon=True).start()
         names = sorted(client.name for client in fl_ctx.get_engine().get_clients())
-        self._outgoing.put(({"kind": "hello", "job": fl_ctx.get_job_id(), "sites": names}, []))
+        self._outgoing.put(({"kind": "hello", "job": fl_ctx.get_job_id(), "sites": names}, b""))
         while not abort_signal.triggered:
             self._give_up_silent(fl_ctx)
             try:
@@ -80,12 +81,12 @@ class Relay(Controller):
             del message
         self.cancel_all_tasks(fl_ctx=fl_ctx)
 
-    def _act(self, header: dict[str, Any], payload: bytearray, fl_ctx: FLContext) -> None:
+    def _act(self, header: dict[str, Any], payload: Content, fl_ctx: FLContext) -> None:
         kind = header["kind"]
         if kind == "shared":
-            self._shared = cut(payload)
+            self._shared = payload
         elif kind == "task":
-            self._send(header["task"], header["party"], header["phase"], cut(payload), fl_ctx)
+            self._send(header["task"], header["party"], header["phase"], payload, fl_ctx)
         elif kind == "cancel" and header["task"] in self._tasks:
             self.cancel_task(self._tasks.pop(header["task"]), fl_ctx=fl_ctx)
 
@@ -115,13 +116,14 @@ class Relay(Controller):
 
     def _pass_on(self, number: int, result: Shareable) -> None:
         self._tasks.pop(number, None)
-        try:
-            self._outgoing.put(({"kind": "answer", "task": number}, views(result.pop(ANSWER, None))))
-        except ValueError:
+        content = result.pop(ANSWER, None)
+        if isinstance(content, bytes | Body):
+            self._outgoing.put(({"kind": "answer", "task": number}, content))
+        else:
             self._fail(number, str(result.get(FAILED) or f"its site answered {result.get_return_code('nothing')}"))
 
     def _fail(self, number: int, reason: str, gone: bool = False) -> None:
-        self._outgoing.put(({"kind": "failure", "task": number, "reason": reason, "gone": gone}, []))
+        self._outgoing.put(({"kind": "failure", "task": number, "reason": reason, "gone": gone}, b""))
 
     def _read(self, link: Link) -> None:
         try:
@@ -133,9 +135,12 @@ class Relay(Controller):
     def _write(self, link: Link) -> None:
         try:
             while (message := self._outgoing.get()) is not None:
-                header, payload = message
-                link.send(header, payload)
-                del message, payload
+                header, content = message
+                if isinstance(content, Body):
+                    link.send_file(header, content)
+                else:
+                    link.send(header, [content])
+                del message, content
         except Closed:
             self._incoming.put(None)
 

@@ -14,10 +14,21 @@ from nvflare.apis.fl_constant import FLContextKey
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
-from nvflare.app_common.decomposers import numpy_decomposers
 
-from fedvisage.core.parcel import Parcel, encode
-from fedvisage.federation.nvflare.wire import ANSWER, FAILED, OWN, PREPARE, SHARED, cut, join, join_parts, reason_of
+from fedvisage.core.parcel import Parcel, encode, pieces
+from fedvisage.federation.nvflare import courier
+from fedvisage.federation.nvflare.wire import (
+    ANSWER,
+    FAILED,
+    OWN,
+    PREPARE,
+    SHARED,
+    Content,
+    as_content,
+    join_parts,
+    look,
+    reason_of,
+)
 
 
 class Desk(Protocol):
@@ -37,7 +48,7 @@ class PartyExecutor(Executor):
 
     def __init__(self) -> None:
         super().__init__()
-        numpy_decomposers.register()
+        courier.register(None)
         self._desk: Desk | None = None
 
     def open_desk(self, site: Path, name: str, message: bytes) -> Desk:
@@ -49,10 +60,10 @@ class PartyExecutor(Executor):
         answer = Shareable()
         try:
             if task_name == PREPARE:
-                self._prepare(bytes(join(shareable[OWN])), fl_ctx)
+                self._prepare(bytes(look(shareable[OWN])), fl_ctx)
                 answer[ANSWER] = encode(Parcel())
             else:
-                answer[ANSWER] = cut(self._handle(task_name, join_parts(shareable[SHARED], shareable[OWN])))
+                answer[ANSWER] = self._handle(task_name, join_parts(shareable[SHARED], shareable[OWN]))
         except Exception as error:
             self.log_exception(fl_ctx, f"task {task_name} failed")
             return failed(reason_of(error))
@@ -63,10 +74,10 @@ class PartyExecutor(Executor):
         site = Path(fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT).get_root_dir())
         self._desk = self.open_desk(site, fl_ctx.get_identity_name(), message)
 
-    def _handle(self, phase: str, parcel: Parcel) -> bytes:
+    def _handle(self, phase: str, parcel: Parcel) -> Content:
         if self._desk is None or parcel.stamp.phase != phase:
             raise ValueError(f"task '{phase}' came before '{PREPARE}', or carries another phase's parcel")
-        return encode(self._desk.handle(parcel))
+        return as_content(pieces(self._desk.handle(parcel)))
 
     def finalize(self, fl_ctx: FLContext) -> None:
         """The job is over."""

@@ -16,7 +16,7 @@ from nvflare.apis.shareable import Shareable
 
 from fedvisage.core.parcel import decode
 from fedvisage.federation.nvflare.executor import failed
-from fedvisage.federation.nvflare.wire import ANSWER, FAILED, join, reason_of
+from fedvisage.federation.nvflare.wire import ANSWER, FAILED, look, reason_of
 from fedvisage.privacy import Policy, Refused
 
 
@@ -43,4 +43,4 @@ class PolicyFilter(Filter):
         if content != {ANSWER}:
             raise Refused(f"a result may hold a parcel only, not {', '.join(sorted(content)) or 'nothing'}")
         site = Path(fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT).get_root_dir())
-        self.read_policy(site).check(decode(join(shareable[ANSWER])))
+        self.read_policy(site).check(decode(look(shareable[ANSWER])))

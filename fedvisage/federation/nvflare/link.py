@@ -1,7 +1,8 @@
 """The link between the run and its job's controller: a Unix socket in the server's folder.
 
 Both are processes of the server's host and of one user; the socket's folder is closed to others, so no port is opened
-and no secret has to be passed. A frame is a JSON header and, after it, as many bytes as the header's `size` says.
+and no secret has to be passed. A frame is a JSON header and, after it, as many bytes as the header's `size` says; many
+bytes are not sent at all: the frame carries the descriptor of a file that holds them.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from fedvisage.federation.nvflare.wire import total
+from fedvisage.federation.nvflare.body import Body
+from fedvisage.federation.nvflare.wire import Content, total
 
 NAME = "run.sock"
 LARGEST_HEADER = 1 << 24
 BLOCK = 1 << 20
+START = b"\n"
 
 
 class Closed(Exception):
@@ -35,40 +38,60 @@ class Link:
 
     def send(self, header: dict[str, Any], pieces: Sequence[bytes | memoryview] = ()) -> None:
         """Send a frame; `Closed` where nobody listens any more."""
-        text = json.dumps(header | {"size": total(pieces)}).encode()
+        self._send(header | {"size": total(pieces)}, [], pieces)
+
+    def send_file(self, header: dict[str, Any], body: Body) -> None:
+        """Send a frame whose bytes are in a file."""
+        assert body.file is not None
+        self._send(header | {"size": body.size}, [body.file], ())
+
+    def _send(self, header: dict[str, Any], files: list[int], pieces: Sequence[bytes | memoryview]) -> None:
+        text = json.dumps(header | {"file": bool(files)}).encode()
         try:
             with self._sending:
+                socket.send_fds(self._socket, [START], files)
                 self._socket.sendall(len(text).to_bytes(4, "little") + text)
                 for piece in pieces:
                     self._socket.sendall(piece)
         except OSError as error:
             raise Closed(str(error)) from error
 
-    def receive(self, timeout: float | None = None) -> tuple[dict[str, Any], bytearray]:
+    def receive(self, timeout: float | None = None) -> tuple[dict[str, Any], Content]:
         """The next frame; TimeoutError where none has begun in time."""
         self._socket.settimeout(timeout)
-        start = self._read(4)
+        files = self._start()
         self._socket.settimeout(None)
-        length = int.from_bytes(start, "little")
+        length = int.from_bytes(self._read(4), "little")
         if length > LARGEST_HEADER:
             raise Closed("a frame's header is too long")
-        header: dict[str, Any] = json.loads(bytes(self._read(length)))
-        return header, self._read(int(header["size"]))
+        header: dict[str, Any] = json.loads(self._read(length))
+        size = int(header["size"])
+        return header, Body(size, file=files[0]) if header["file"] else self._read(size)
 
-    def _read(self, count: int) -> bytearray:
+    def _start(self) -> list[int]:
+        """The byte that a frame begins with, and the files that came with it."""
+        try:
+            start, files, _, _ = socket.recv_fds(self._socket, len(START), 1)
+        except TimeoutError:
+            raise
+        except OSError as error:
+            raise Closed(str(error)) from error
+        if start != START:
+            raise Closed("the other side has gone")
+        return files
+
+    def _read(self, count: int) -> bytes:
         buffer = bytearray(count)
         view = memoryview(buffer)
         while len(view):
             try:
                 got = self._socket.recv_into(view, min(len(view), BLOCK))
-            except TimeoutError:
-                raise
             except OSError as error:
                 raise Closed(str(error)) from error
             if not got:
                 raise Closed("the other side has gone")
             view = view[got:]
-        return buffer
+        return bytes(buffer)
 
     def close(self) -> None:
         """End the connection."""

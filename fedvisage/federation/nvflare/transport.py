@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from fedvisage.core.errors import FedVisageError
 from fedvisage.core.parcel import Parcel, Stamp, decode, pieces
+from fedvisage.federation.nvflare.body import Body
 from fedvisage.federation.nvflare.console import Console, Unreachable, patiently
 from fedvisage.federation.nvflare.jobs import EXECUTOR, write_job
 from fedvisage.federation.nvflare.link import Closed, Link, Listener
-from fedvisage.federation.nvflare.wire import PREPARE, own_groups, shared_groups
+from fedvisage.federation.nvflare.wire import FEW, PREPARE, Content, look, own_groups, shared_groups, total
 from fedvisage.federation.transport import Failure
 
 NOT_CONNECTED = "its site is not connected"
@@ -58,6 +60,8 @@ class _Job:
 
     id: str
     link: Link
+    spool: Path
+    """Folder of the files in which large parcels are handed over."""
     sites: frozenset[str]
     prepared: dict[str, str] = field(default_factory=dict)
     """Sites that were told of the run, with why they refused, if they did."""
@@ -65,21 +69,24 @@ class _Job:
     """Sites that gave no answer, with the reason; nothing more is asked of them in this job."""
     tasks: int = 0
 
-    def send(self, party: str, phase: str, payload: list[bytes | memoryview]) -> int:
+    def send(self, party: str, phase: str, payload: Sequence[bytes | memoryview]) -> int:
         self.tasks += 1
-        try:
-            self.link.send({"kind": "task", "task": self.tasks, "party": party, "phase": phase}, payload)
-        except Closed as error:
-            raise Lost(str(error)) from error
+        self._pass({"kind": "task", "task": self.tasks, "party": party, "phase": phase}, payload)
         return self.tasks
 
-    def share(self, payload: list[bytes | memoryview]) -> None:
+    def share(self, payload: Sequence[bytes | memoryview]) -> None:
+        self._pass({"kind": "shared"}, payload)
+
+    def _pass(self, header: dict[str, Any], payload: Sequence[bytes | memoryview]) -> None:
         try:
-            self.link.send({"kind": "shared"}, payload)
+            if total(payload) <= FEW:
+                self.link.send(header, payload)
+            else:
+                self.link.send_file(header, Body.spooled(payload, self.spool))
         except Closed as error:
             raise Lost(str(error)) from error
 
-    def collect(self, numbers: dict[int, str], timeout: float | None) -> Iterator[tuple[str, bytearray | Failure]]:
+    def collect(self, numbers: dict[int, str], timeout: float | None) -> Iterator[tuple[str, Content | Failure]]:
         """Answers to tasks as they arrive; who is late after `timeout` seconds has failed."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while numbers:
@@ -172,13 +179,15 @@ class NVFlare:
             if isinstance(answer, Failure):
                 yield party, answer
                 continue
+            rest = answer.rest if isinstance(answer, Body) else None
             try:
-                decoded: Parcel | Failure = decode(answer)
+                decoded: Parcel | Failure = replace(decode(look(answer)), rest=rest)
             except ValueError as error:
                 decoded = Failure(f"its answer is {error}")
-            del answer
             yield party, decoded
-            del decoded
+            if rest:
+                rest()
+            del decoded, answer, rest
 
     def _turn_away(
         self, job: _Job, waiting: Mapping[str, Parcel], reachable: dict[str, Parcel]
@@ -226,7 +235,7 @@ class NVFlare:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         link, present = self._hear(number)
-        self._job = _Job(number, link, frozenset(present))
+        self._job = _Job(number, link, station.folder, frozenset(present))
         self._away = set(station.parties) - self._job.sites
         return self._job
 

@@ -2,19 +2,16 @@
 
 A task's data holds the parcel in two parts: what all parties of the exchange receive alike, encoded once, and what is
 the party's own. A result holds an encoded parcel, or says why there is none. Few bytes travel within the message; many
-are cut into blocks, which NVFlare fetches one by one, so that neither side holds further copies of the whole.
+are a `Body`, which the receiver fetches block by block.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Iterable, Mapping, Sequence
 
 from fedvisage.core.errors import FedVisageError
 from fedvisage.core.parcel import Parcel, Tensors, decode
+from fedvisage.federation.nvflare.body import Body
 
 PREPARE = "prepare"
 """The task that tells a party which run it is asked for; every other task is named after the method's phase."""
@@ -22,41 +19,34 @@ SHARED, OWN, ANSWER, FAILED = "shared", "own", "answer", "failed"
 LONGEST_REASON = 500
 
 
-Content = bytes | list[NDArray[np.uint8]]
+Content = bytes | Body
 """Bytes as NVFlare carries them."""
-BLOCK = 2_000_000
+FEW = 1 << 20
+"""Bytes that travel within a message."""
 
 
-def cut(payload: bytes | bytearray) -> Content:
-    """Bytes for the wire: blocks that look into `payload`, or a copy where they are few."""
-    if len(payload) <= BLOCK:
-        return bytes(payload)
-    whole = np.frombuffer(payload, dtype=np.uint8)
-    return [whole[start : start + BLOCK] for start in range(0, len(whole), BLOCK)]
+def as_content(pieces: Sequence[bytes | memoryview]) -> Content:
+    """Pieces, one after the other, as they travel."""
+    if total(pieces) <= FEW:
+        return b"".join(pieces)
+    joined = bytearray().join(pieces)
+    return Body(len(joined), memoryview(joined))
 
 
-def views(content: object) -> list[memoryview]:
-    """The bytes that came over the wire, in pieces; a ValueError where they are something else."""
+def look(content: object) -> bytearray | memoryview:
+    """The bytes that came over the wire, to look into; a ValueError where they are something else."""
+    if isinstance(content, Body):
+        return content.whole()
     if isinstance(content, bytes):
-        return [memoryview(content)]
-    if not isinstance(content, list) or not all(isinstance(block, np.ndarray) for block in content):
-        raise ValueError(f"{type(content).__name__} in place of bytes")
-    if any(block.dtype != np.uint8 or block.ndim != 1 for block in content):
-        raise ValueError("blocks of something else than bytes")
-    whole: list[Any] = [np.ascontiguousarray(block) for block in content]
-    return [memoryview(block) for block in whole]
-
-
-def join(content: object) -> bytearray:
-    """The bytes that came over the wire, as one."""
-    return bytearray().join(views(content))
+        return bytearray(content)
+    raise ValueError(f"{type(content).__name__} in place of bytes")
 
 
 def join_parts(shared: object, own: object) -> Parcel:
     """The parcel that was sent in two parts."""
-    parcel = decode(join(own))
-    first = join(shared)
-    if first:
+    parcel = decode(look(own))
+    first = look(shared)
+    if len(first):
         groups = decode(first).tensors
         parcel.tensors = groups | parcel.tensors
     return parcel
