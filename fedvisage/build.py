@@ -11,18 +11,19 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from torch import nn
 
 from fedvisage import methods as _methods
 from fedvisage.config import Federation, Recipe, validated
-from fedvisage.core.codec import load_state
+from fedvisage.core.codec import State, load_state
 from fedvisage.core.errors import FedVisageError
 from fedvisage.core.flat import layout
 from fedvisage.core.method import METHODS, REGULARISERS, WEIGHTINGS, Component, Method, PartyFaces, Weighting
-from fedvisage.core.parcel import BACKBONE, BUFFERS, OPTIMISER
+from fedvisage.core.parcel import BACKBONE, BUFFERS, OPTIMISER, Tensors
 from fedvisage.core.phase import VALIDATOR
 from fedvisage.core.randomness import Streams
 from fedvisage.core.registry import Registry
-from fedvisage.core.weights import Weights
+from fedvisage.core.weights import COUNTER, Weights
 from fedvisage.faces.faceset import FaceSet
 from fedvisage.faces.opening import open_source
 from fedvisage.faces.partition import Partition, party_faces
@@ -274,6 +275,21 @@ def prepare_faces(recipe: Recipe, model: Backbone, faces: FaceSet, partition: Pa
     own = (share.train + share.held_out + share.unlabelled for share in shares)
     used = itertools.chain(partition.public, partition.test, partition.validation, *own)
     return with_features(model, faces, np.fromiter(used, np.int64), Path(kept) if isinstance(kept, str) else folder)
+
+
+def own_tensors(method: Method, backbone: Tensors, state: State) -> Tensors | None:
+    """A party's own model, from the global backbone and its private state: its branch or model, or its BatchNorm."""
+    found = method.personal(state)
+    if found is None and "batchnorm" in state:
+        return {**backbone, **state["batchnorm"]}
+    return found
+
+
+def reset_counters(model: nn.Module) -> None:
+    """`num_batches_tracked` counts what this process happened to train; it is no part of a result."""
+    for name, buffer in model.named_buffers():
+        if name.endswith(COUNTER):
+            buffer.zero_()
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from fedvisage.build import (
     CACHE,
@@ -29,7 +28,9 @@ from fedvisage.build import (
     make_network,
     make_transport,
     open_faces,
+    own_tensors,
     prepare_faces,
+    reset_counters,
     resolve,
 )
 from fedvisage.classmap import write_map
@@ -37,12 +38,13 @@ from fedvisage.config import Federation as FederationSettings
 from fedvisage.config import Recipe, load_recipe
 from fedvisage.core.codec import State, load_state, save_state, write_atomically
 from fedvisage.core.errors import FedVisageError
+from fedvisage.core.memory import give_back
 from fedvisage.core.method import Method, Party
 from fedvisage.core.parcel import BACKBONE, BUFFERS, PUBLIC_EMBEDDINGS, Parcel, Tensors
 from fedvisage.core.phase import TRAINER, VALIDATOR
 from fedvisage.core.randomness import Streams
-from fedvisage.core.weights import COUNTER, Weights, snapshot
-from fedvisage.deploy.hosting import Hosting, noted, open_hosting
+from fedvisage.core.weights import Weights
+from fedvisage.deploy.hosting import Hosting, deliver, noted, open_hosting
 from fedvisage.faces.faceset import Faces
 from fedvisage.faces.partition import Partition, PartyFaces, Share, hosted_partition, make_partition
 from fedvisage.federation import Event, Federation, Observe, StateStore, Transport, extra_trackers
@@ -173,17 +175,18 @@ class _Run:
     def execute(self) -> dict[str, Any]:
         """All stages; the contents of evaluation.json."""
         recipe, folder = self.recipe, self.folder
-        initial = self._start_model()
+        self._start_model()
+        give_back()
         scores: dict[str, Score] = {}
         if self.test:
-            self._load(initial)
+            self._load(load_state(folder / START))
             scores["start"] = self.test.score(self.model, curve=True)
         name = recipe.method["name"]
-        scores |= self._federate(build_parts(recipe), self.partition, folder, initial, name)
+        scores |= self._federate(build_parts(recipe), self.partition, folder, name)
         for other in recipe.compare:
             inner = folder / "compare" / other
             inner.mkdir(parents=True, exist_ok=True)
-            scores |= self._federate(build_parts(recipe, other), self.partition, inner, initial, other)
+            scores |= self._federate(build_parts(recipe, other), self.partition, inner, other)
         return {"models": scores, "test": self.test.describe() if self.test else {}, "seed": recipe.seed}
 
     def _partition(self) -> Partition:
@@ -216,8 +219,8 @@ class _Run:
         if self.weights.local:
             self.weights.load(state["batchnorm"])
 
-    def _start_model(self) -> State:
-        """A new or given network, trained on the public identities where the recipe says so.
+    def _start_model(self) -> None:
+        """Write a new or given network, trained on the public identities where the recipe says so.
 
         A given network is frozen before that, a new one after it.
         """
@@ -225,9 +228,8 @@ class _Run:
         if kept and kept.exists() and not path.exists():
             shutil.copyfile(kept, path)
         if path.exists():
-            state = load_state(path)
-            self._freeze(state)
-            return state
+            self._freeze(load_state(path))
+            return
         public: Tensors = {}
         if self.recipe.backbone.start is not None:
             self._freeze()
@@ -237,14 +239,12 @@ class _Run:
             public = {"all": mean_embeddings(self.model, Faces(self.faces, self.partition.public))}
         self._freeze()
         weights = self.weights
-        state = {BACKBONE: snapshot(weights.backbone), BUFFERS: snapshot(weights.buffers)}
-        state |= {FROZEN: snapshot(self.model.frozen)}
-        state |= {"batchnorm": snapshot(weights.local), PUBLIC_EMBEDDINGS: public}
+        state = {BACKBONE: weights.backbone, BUFFERS: weights.buffers, FROZEN: self.model.frozen}
+        state |= {"batchnorm": weights.local, PUBLIC_EMBEDDINGS: public}
         save_state(path, state)
         if kept:
             kept.parent.mkdir(parents=True, exist_ok=True)
             save_state(kept, state)
-        return state
 
     def _kept_start(self) -> Path | None:
         """Where the start model is kept for other runs: under everything that pre-training depends on."""
@@ -274,9 +274,7 @@ class _Run:
         embeddings: torch.Tensor = state[EMBEDDINGS].cpu()
         return embeddings
 
-    def _federate(
-        self, parts: Parts, partition: Partition, folder: Path, initial: State, label: str
-    ) -> dict[str, Score]:
+    def _federate(self, parts: Parts, partition: Partition, folder: Path, label: str) -> dict[str, Score]:
         """Run one method and score what it gives: the global model, or every party's own."""
         recipe = self.recipe
         settings = recipe.federation
@@ -294,17 +292,20 @@ class _Run:
                 settings,
                 folder,
                 self.streams.child("federation"),
-                initial,
+                load_state(self.folder / START),
                 self.model.metadata.embedding_size,
                 extra_trackers(recipe.track, folder, recipe.name),
                 _labelled(self.watch, label if folder != self.folder else ""),
                 None if parts.method.has_no_global_model else self._observer(),
             )
             server, book = federation.run()
+            if self.hosting:
+                deliver(transport, server, book, settings.rounds, folder, noted(folder, self.watch))
         finally:
             transport.close()
-        self._load({"batchnorm": initial["batchnorm"]} | server)
-        _reset_counters(self.model)
+        kept = load_state(self.folder / START) if self.weights.local else {}
+        self._load({"batchnorm": kept.get("batchnorm", {})} | server)
+        reset_counters(self.model)
         save_model(folder / "model.safetensors", self.model, {"recipe": recipe.name, "method": label})
         generic = not parts.method.has_no_global_model
         score = self.test.score(self.model, curve=True) if self.test and generic else None
@@ -339,26 +340,22 @@ class _Run:
     def _personal_models(
         self, parts: Parts, server: State, generations: Mapping[str, str], folder: Path
     ) -> dict[str, Path]:
-        """Each party's own model as a file of its own, where the method gives it one; real hosts keep theirs."""
+        """Each party's own model as a file of its own, where the method gives it one; a host keeps its own."""
         if self.hosting:
             return {}
         store, paths = StateStore(folder / "parties"), {}
         for party, generation in sorted(generations.items()):
             state = store.load(party, generation)
-            tensors = parts.method.personal(state) or self._with_own_batchnorm(server, state)
+            tensors = own_tensors(parts.method, server[BACKBONE], state)
             if tensors is None:
                 continue
             paths[party] = folder / "parties" / party / "model.safetensors"
             paths[party].parent.mkdir(parents=True, exist_ok=True)
             with personalised(self.weights, tensors) as model:
-                _reset_counters(model)
+                reset_counters(model)
                 save_model(paths[party], model, {"recipe": self.recipe.name, "party": party})
         store.close()
         return paths
-
-    def _with_own_batchnorm(self, server: State, state: State) -> Tensors | None:
-        """The global backbone with the BatchNorm a party kept to itself."""
-        return {**server[BACKBONE], **state["batchnorm"]} if "batchnorm" in state else None
 
     def _score_parties(self, models: Mapping[str, Path], test: TestSet) -> Score:
         """Every party's own model on the same test identities: mean and spread over the parties."""
@@ -383,10 +380,3 @@ def _threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _reset_counters(model: nn.Module) -> None:
-    """`num_batches_tracked` counts what this process happened to train; it is no part of a result."""
-    for name, buffer in model.named_buffers():
-        if name.endswith(COUNTER):
-            buffer.zero_()

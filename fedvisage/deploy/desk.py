@@ -15,23 +15,26 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedvisage.build import Parts, build_parts, freeze, make_network, prepare_faces
+from fedvisage.build import Parts, build_parts, freeze, make_network, own_tensors, prepare_faces, reset_counters
 from fedvisage.config import Recipe, to_toml, validated
 from fedvisage.core.assembly import Assembly
-from fedvisage.core.codec import read_state, state_bytes
+from fedvisage.core.codec import read_state, state_bytes, write_atomically
 from fedvisage.core.errors import FedVisageError
-from fedvisage.core.parcel import PUBLIC_EMBEDDINGS, Parcel, Tensors
+from fedvisage.core.parcel import BACKBONE, BUFFERS, PUBLIC_EMBEDDINGS, Parcel, Tensors
 from fedvisage.core.phase import SOURCE, TRAINER
 from fedvisage.core.randomness import Streams
 from fedvisage.core.weights import Weights
-from fedvisage.deploy.party import PartyFolder
+from fedvisage.deploy.party import GLOBAL_MODEL, MODEL, RECIPE, PartyFolder
 from fedvisage.faces.faceset import Faces, FaceSet
 from fedvisage.faces.partition import Partition, PartyFaces, Share
 from fedvisage.federation import Host, StateStore
+from fedvisage.models import personalised, save_model
 from fedvisage.privacy import Ledger, Refused
 from fedvisage.training import choose_device
 
 _RUN = re.compile(r"[0-9a-f]{8,64}(-[a-z0-9-]+)?")
+DELIVER = "deliver"
+"""The exchange after the last phase: parties are given the final model."""
 PATIENCE = 30.0
 """Seconds to wait for an earlier process of the party to let go of a run's state."""
 
@@ -108,7 +111,7 @@ class FaceDesk:
         try:
             if parcel.stamp.round > self.folder.policy.rounds:
                 raise Refused(f"policy: round {parcel.stamp.round} is beyond {self.folder.policy.rounds}")
-            answer = self._host.handle(self.name, parcel)
+            answer = self._keep_model(parcel) if parcel.stamp.phase == DELIVER else self._host.handle(self.name, parcel)
             self.folder.policy.check(answer)
         except Exception as error:
             self.folder.note(f"run {self.invitation.run}, round {parcel.stamp.round}, {parcel.stamp.phase}: {error}")
@@ -118,6 +121,29 @@ class FaceDesk:
         self._ledger.record(self.name, "up", answer)
         self._ledger.flush()
         return answer
+
+    def _keep_model(self, parcel: Parcel) -> Parcel:
+        """Write the final model into the party's folder, and the party's own where it has one: that never leaves."""
+        invitation, weights = self.invitation, self._host.weights
+        method = invitation.parts.method
+        home = self.folder.models(invitation.run)
+        home.mkdir(parents=True, exist_ok=True)
+        for tensors in (parcel[BACKBONE], parcel.get(BUFFERS), invitation.batchnorm):
+            weights.load(tensors)
+        state = self._host.store.load(self.name, parcel.generation)
+        own = own_tensors(method, parcel[BACKBONE], state) if state else None
+        about = {"recipe": invitation.recipe.name}
+        reset_counters(weights.model)
+        name = MODEL if own is None else GLOBAL_MODEL
+        save_model(home / name, weights.model, about | {"method": invitation.method})
+        if own is not None:
+            with personalised(weights, own) as model:
+                reset_counters(model)
+                save_model(home / MODEL, model, about | {"party": self.name})
+        write_atomically(home / RECIPE, [to_toml(invitation.recipe).encode()])
+        if not invitation.compared:
+            self.folder.use(home)
+        return Parcel(stamp=parcel.stamp)
 
     def close(self) -> None:
         """Let go of state and log."""
@@ -151,7 +177,7 @@ class FaceDesk:
         new = recipe.model_copy(update={"backbone": recipe.backbone.model_copy(update={"start": None})})
         model = make_network(new, choose_device(settings.device))
         freeze(model, recipe, self.invitation.frozen or None)
-        share, public = own_share(self.folder, whole, self.invitation), self._public()
+        share, public = own_share(self.folder, whole, recipe, self.invitation.role), self._public()
         whole = prepare_faces(recipe, model, whole, Partition((), (), {self.name: share}), state / "features")
         if public is not None:
             everybody = tuple(range(len(public)))
@@ -202,13 +228,13 @@ class HostedFaces:
         return self._own.held_out
 
 
-def own_share(folder: PartyFolder, whole: FaceSet, invitation: Invitation) -> Share:
+def own_share(folder: PartyFolder, whole: FaceSet, recipe: Recipe, role: str) -> Share:
     """Which of its images a party trains on and which it holds out: as its folder says, or by the recipe's share."""
-    role, settings = invitation.role, invitation.recipe.partition
+    settings = recipe.partition
     split = folder.split(len(whole))
     if split is not None:
         return Share(role, *split)
-    streams = Streams(invitation.recipe.seed).child("partition")
+    streams = Streams(recipe.seed).child("partition")
     share = settings.held_out if role in (TRAINER, SOURCE) else 0.0
     train: list[int] = []
     held_out: list[int] = []

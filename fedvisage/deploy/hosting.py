@@ -10,16 +10,19 @@ from pathlib import Path
 
 from fedvisage.build import FROZEN, START
 from fedvisage.config import Federation, Recipe
-from fedvisage.core.codec import load_state, write_atomically
+from fedvisage.core.codec import State, load_state, write_atomically
 from fedvisage.core.errors import FedVisageError
 from fedvisage.core.method import METHODS
-from fedvisage.core.parcel import Stamp
-from fedvisage.deploy.desk import Invitation, digest
+from fedvisage.core.parcel import BACKBONE, BUFFERS, Parcel, Stamp, Tensors
+from fedvisage.core.weights import snapshot
+from fedvisage.deploy.desk import DELIVER, Invitation, digest
 from fedvisage.deploy.extra import require_nvflare
 from fedvisage.deploy.folder import Deployment, open_deployment
 from fedvisage.faces.faceset import Faces
 from fedvisage.federation import Event, Transport
+from fedvisage.federation.checkpoint import Book
 from fedvisage.federation.nvflare import Note, NVFlare
+from fedvisage.privacy import Ledger
 
 RUN_ID = "run-id"
 
@@ -39,7 +42,8 @@ class Hosting:
         compared = "" if label == self.recipe.method["name"] else label
         known = digest(public) if len(public) else ""
         start = load_state(self.run / START)
-        batchnorm, frozen = start["batchnorm"], start.get(FROZEN, {})
+        batchnorm, frozen = snapshot(start["batchnorm"]), snapshot(start.get(FROZEN, {}))
+        del start
         run = f"{self._id}-{compared}" if compared else self._id
 
         def invite(party: str) -> bytes:
@@ -80,6 +84,23 @@ def open_hosting(on: Path | None, recipe: Recipe, run: Path) -> Hosting | None:
         if METHODS[name].pools:
             raise FedVisageError(f"{name} pools images, which real hosts never do; leave it out of the recipe")
     return Hosting(deployment, recipe, run)
+
+
+def deliver(line: Transport, server: State, book: Book, rounds: int, folder: Path, note: Note) -> None:
+    """Give every party the final model; each makes its own of it, from what it keeps to itself."""
+    stamp = Stamp(rounds, DELIVER, 0)
+    model: dict[str, Tensors] = {group: server[group] for group in (BACKBONE, BUFFERS)}
+    parcels = {
+        party: Parcel(dict(model), stamp=stamp, generation=book.generations.get(party, "")) for party in book.joined
+    }
+    with Ledger(folder / "ledger.jsonl") as ledger:
+        for party, parcel in parcels.items():
+            ledger.record(party, "down", parcel)
+        for party, answer in line.exchange(parcels):
+            if isinstance(answer, Parcel):
+                ledger.record(party, "up", answer)
+            else:
+                note(stamp, f"{party} did not get the model: {answer.reason}")
 
 
 def noted(folder: Path, watch: Callable[[Event], None]) -> Note:

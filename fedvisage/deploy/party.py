@@ -5,6 +5,8 @@ faces/          the party's people, as `fedvisage data` writes them
 split.json      optional: which images to train on (`train`) and which to hold out (`held_out`), by number
 public/         public people, where a method needs them at parties
 state/RUN/      private state, in generations
+models/RUN/     what a finished run gave the party: `model.safetensors`, its own where the method makes one
+model.safetensors   the newest of them
 log/RUN.jsonl   every parcel that came and every one that left
 log/party.log   what was agreed to and what was refused
 site/           the start-up kit: certificate, key and the site's configuration
@@ -13,11 +15,12 @@ site/           the start-up kit: certificate, key and the site's configuration
 from __future__ import annotations
 
 import json
+import os
 import time
 import tomllib
 from pathlib import Path
 
-from fedvisage.config import Section, to_toml, validated
+from fedvisage.config import Recipe, Section, load_recipe, to_toml, validated
 from fedvisage.core.codec import write_atomically
 from fedvisage.core.errors import FedVisageError
 from fedvisage.core.phase import TRAINER
@@ -26,6 +29,10 @@ from fedvisage.privacy import Policy
 
 SETTINGS = "party.toml"
 SPLIT = "split.json"
+MODEL = "model.safetensors"
+GLOBAL_MODEL = "global.safetensors"
+"""The model that all parties have, where a party has one of its own beside it."""
+RECIPE = "recipe.toml"
 
 
 class Settings(Section):
@@ -83,6 +90,28 @@ class PartyFolder:
     def state(self, run: str) -> Path:
         """Private state of one run."""
         return self.folder / "state" / run
+
+    def models(self, run: str) -> Path:
+        """What a finished run gave."""
+        return self.folder / "models" / run
+
+    def use(self, home: Path) -> None:
+        """Make the model of a run the party's newest: commands that are given the party's folder take that."""
+        link = self.folder / f".{MODEL}.{os.getpid()}"
+        link.unlink(missing_ok=True)
+        link.symlink_to((home / MODEL).relative_to(self.folder))
+        link.replace(self.folder / MODEL)
+
+    def newest(self) -> Path:
+        """What the newest finished run gave."""
+        path = self.folder / MODEL
+        if not path.is_symlink():
+            raise FedVisageError(f"{self.folder} holds no model yet: a run gives one when it has finished")
+        return path.resolve().parent
+
+    def recipe(self) -> Recipe:
+        """The recipe that the newest model comes from."""
+        return load_recipe(self.newest() / RECIPE)
 
     def note(self, text: str) -> None:
         """Write a line into the party's log."""

@@ -1,4 +1,7 @@
-"""The personal protocol on a run's folder: every party's own model on everybody's held-out images."""
+"""The personal protocol on a run's folder: every party's own model on everybody's held-out images.
+
+On real hosts a party has nobody's images but its own: its impostors are the public faces that its operator installed.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,9 @@ from fedvisage.build import CACHE, freeze, open_faces, prepare_faces, start_mode
 from fedvisage.config import Recipe, load_recipe
 from fedvisage.core.errors import FedVisageError
 from fedvisage.core.phase import VALIDATOR
+from fedvisage.deploy import PartyFolder, open_party_folder
+from fedvisage.deploy.desk import own_share
+from fedvisage.deploy.party import GLOBAL_MODEL, MODEL, SETTINGS
 from fedvisage.evaluation import Personal, macro_average, personal_protocol
 from fedvisage.faces.faceset import Faces, FaceSet, Indices
 from fedvisage.faces.partition import Partition
@@ -24,14 +30,18 @@ from fedvisage.training import embed_images
 
 VARIANTS = ("parity", "clean")
 Embeddings = NDArray[np.float32]
+Labels = NDArray[np.int64]
 
 
 @protocol("personal", "each party's own model: 1:1 and 1:N on its people among everybody, averaged", needs_run=True)
 def personal(data: Data, subject: Subject, options: Options) -> Result:
     """A run's folder, or one party's folder in it; test images are the held-out images of all parties.
 
-    An embeddings file of all the run's faces stands for a model: the global one, or that of the party which is named.
+    In the folder of a party that is a host, they are its own held-out images and the public faces. An embeddings file
+    of all the run's faces stands for a model: the global one, or that of the party which is named.
     """
+    if subject.file is None and (_folder_of(Path(subject.path)) / SETTINGS).is_file():
+        return _at_host(open_party_folder(_folder_of(Path(subject.path))), subject, options)
     run, chosen = _run_of(Path(subject.path) if subject.file is None else options.run)
     recipe = load_recipe(str(run / "recipe.toml"))
     partition = Partition.load(run / "partition.json")
@@ -48,15 +58,58 @@ def personal(data: Data, subject: Subject, options: Options) -> Result:
             continue
         train = np.array(share.train)
         embed = embedders.of(name)
-        parties[name] = personal_protocol(
-            embed(images),
-            labels,
-            embed(train),
-            faces.labels[train],
-            fars=options.fars or (1e-6, 1e-5),
-            fpirs=options.fpirs or (1e-5, 1e-4),
-        )
-        for text in parties[name].reasons:
+        parties[name] = _score(embed(images), labels, embed(train), faces.labels[train], options)
+    _describe(result, parties)
+    if subject.file is None:
+        result.note(_models_used(options.which, embedders.own, len(parties)))
+    result.note("counts are sums over the parties; rates are means over them" if len(parties) > 1 else "one party")
+    return result
+
+
+def _at_host(party: PartyFolder, subject: Subject, options: Options) -> Result:
+    """One party's model on its own held-out images, among public faces."""
+    whole, public, result = party.faces(), party.public(), Result()
+    share = own_share(party, whole, party.recipe(), party.settings.role)
+    if not share.held_out or public is None:
+        what = "public faces" if share.held_out else "held-out images"
+        raise FedVisageError(f"{party.folder} has no {what}: the protocol 'personal' needs both")
+    strangers = np.flatnonzero([public.names[person] not in whole.names for person in public.labels])
+    if len(strangers) < len(public):
+        result.note(f"{len(public) - len(strangers):,} public images of people named as the party's are left out")
+    model, flip = _hosts_model(party, subject, options), options.flips(subject, custom=False)
+    held_out, train = np.array(share.held_out), np.array(share.train)
+    sets = [Faces(whole, held_out), *([Faces(public, strangers)] if len(strangers) else [])]
+    test = np.concatenate([embed_images(model, faces, flip=flip) for faces in sets])
+    labels = np.concatenate([whole.labels[held_out], len(whole.names) + public.labels[strangers]])
+    gallery = embed_images(model, Faces(whole, train), flip=flip)
+    _describe(result, {party.settings.name: _score(test, labels, gallery, whole.labels[train], options)})
+    result.note("impostors are the party's public faces; the start model may have been trained on them")
+    own = int((party.newest() / GLOBAL_MODEL).is_file())
+    result.note(_models_used(options.which, own, 1))
+    return result
+
+
+def _hosts_model(party: PartyFolder, subject: Subject, options: Options) -> Backbone:
+    """The model that `which` asks for, of those in a host's folder."""
+    shared = party.newest() / GLOBAL_MODEL
+    if options.which == "start":
+        raise FedVisageError(f"{party.folder} does not hold the model that the run began with: ask for another")
+    if options.which == "global" and shared.is_file():
+        return load_model(shared)
+    if options.which == "local":
+        subject.model.transformation = None
+    return subject.model
+
+
+def _score(test: Embeddings, labels: Labels, gallery: Embeddings, known: Labels, options: Options) -> Personal:
+    fars, fpirs = options.fars or (1e-6, 1e-5), options.fpirs or (1e-5, 1e-4)
+    return personal_protocol(test, labels, gallery, known, fars=fars, fpirs=fpirs)
+
+
+def _describe(result: Result, parties: dict[str, Personal]) -> None:
+    """The parties' rates averaged, with what they rest on."""
+    for name, party in parties.items():
+        for text in party.reasons:
             result.note(f"{name}: {text}")
     for variant in VARIANTS:
         for rate, value in macro_average(list(parties.values()), variant).items():
@@ -68,10 +121,6 @@ def personal(data: Data, subject: Subject, options: Options) -> Result:
         name: {"counts": asdict(party.counts)} | {variant: party.rates(variant) for variant in VARIANTS}
         for name, party in parties.items()
     }
-    if subject.file is None:
-        result.note(_models_used(options.which, embedders.own, len(parties)))
-    result.note("counts are sums over the parties; rates are means over them" if len(parties) > 1 else "one party")
-    return result
 
 
 class _Embedders:
@@ -128,11 +177,15 @@ def _models_used(which: str, own: int, parties: int) -> str:
     return f"{own} of {parties} parties have {whose}, the others the global one"
 
 
+def _folder_of(path: Path) -> Path:
+    return path.parent if path.name == MODEL else path
+
+
 def _run_of(path: Path | None) -> tuple[Path, str | None]:
     """The run's folder that a path names or lies in, and the party where it is one party's folder or model."""
     if path is None:
         raise FedVisageError("an embeddings file does not say who has which people: name its run with --run")
-    path = path.parent if path.name == "model.safetensors" else path
+    path = _folder_of(path)
     if path.parent.name == "parties":
         run, party = path.parent.parent, path.name
     else:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from real_hosts import Hosts, recipe_with, rows, started
+from typer.testing import CliRunner
 
 import fedvisage as fv
+from fedvisage.cli.main import app
+from fedvisage.core.errors import FedVisageError
 from fedvisage.core.method import METHODS
+from fedvisage.deploy.party import PartyFolder, open_party_folder
 from fedvisage.privacy import read_ledger
+from fedvisage.recognise import calibration_of
 
 ROLES: dict[str, dict[str, Any]] = {
     "feduda": {
@@ -74,6 +81,65 @@ def test_private_state_stays_on_the_partys_disk(both: tuple[Path, Path], hosts: 
     assert not list(both[1].glob("**/states.sqlite"))
     for party in hosts.deployment.roles:
         assert (hosts.deployment.party(party) / "state" / run / "states.sqlite").is_file()
+
+
+@pytest.mark.parametrize("name", FEDERATED)
+def test_a_party_has_the_final_model_and_its_own(both: tuple[Path, Path], hosts: Hosts, name: str) -> None:
+    """What the run in process wrote for a party, the host wrote for itself: its own model never left it."""
+    here, there = (part(run, name) for run in both)
+    run = (both[1] / "run-id").read_text() + ("" if name == FEDERATED[0] else f"-{name}")
+    for party in hosts.deployment.roles:
+        own, home = here / "parties" / party / "model.safetensors", hosts.deployment.party(party) / "models" / run
+        model = (home / "model.safetensors").read_bytes()
+        if own.exists():
+            assert model == own.read_bytes()
+            assert (home / "global.safetensors").read_bytes() == (there / "model.safetensors").read_bytes()
+        else:
+            assert model == (there / "model.safetensors").read_bytes()
+        assert not (there / "parties").exists()
+
+
+@pytest.fixture
+def owner(both: tuple[Path, Path], hosts: Hosts) -> PartyFolder:
+    """party-01, whose newest model is the one of the run in `both`."""
+    party = open_party_folder(hosts.deployment.party("party-01"))
+    party.use(party.models((both[1] / "run-id").read_text()))
+    return party
+
+
+def command(*words: object) -> dict[str, Any]:
+    done = CliRunner().invoke(app, [*map(str, words), "--json"], catch_exceptions=False)
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def test_a_partys_own_model_serves_its_operator_from_the_partys_folder(owner: PartyFolder, tmp_path: Path) -> None:
+    own = owner.folder / "model.safetensors"
+    assert command("export", tmp_path / "own.safetensors", "--model", owner.folder)["format"] == "safetensors"
+    exported, kept = fv.load_model(tmp_path / "own.safetensors"), fv.load_model(own)
+    pixels = owner.faces().images.read(np.arange(3))
+    assert np.array_equal(exported.embed(pixels), kept.embed(pixels))
+    made = command("embed", owner.folder, "--data", owner.folder / "faces", "--out", tmp_path / "e.safetensors")
+    assert made["embeddings"] == len(owner.faces())
+    command("calibrate", owner.folder, "--data", owner.folder / "public", "--name", "public")
+    assert calibration_of(owner.folder).faces == "public", "which `verify` and `identify` take from the same folder"
+
+
+def test_the_impostors_of_a_hosts_personal_evaluation_are_public_faces(owner: PartyFolder) -> None:
+    [row] = command("evaluate", owner.folder, "--protocol", "personal", "--far", 0.1, "--fpir", 0.1)["results"]
+    split, public = owner.split(len(owner.faces())), owner.public()
+    assert split is not None
+    assert public is not None
+    held_out, strangers = len(split[1]), len(public)
+    assert (held_out, strangers) == (3, 12), "one held-out image of each of three people, and all public images"
+    assert row["counts"]["impostor"] == held_out * strangers + 3
+    assert any("impostors are the party's public faces" in note for note in row["notes"])
+
+
+def test_a_party_that_has_no_model_yet_says_so(tmp_path: Path, owner: PartyFolder) -> None:
+    (tmp_path / "party.toml").write_bytes((owner.folder / "party.toml").read_bytes())
+    with pytest.raises(FedVisageError, match="no model yet: a run gives one when it has finished"):
+        open_party_folder(tmp_path).recipe()
 
 
 @pytest.mark.parametrize("name", sorted(ROLES))
