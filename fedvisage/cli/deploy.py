@@ -14,7 +14,7 @@ from fedvisage.config import load_recipe, parse_change, validated
 from fedvisage.core.errors import FedVisageError
 from fedvisage.core.phase import TRAINER
 from fedvisage.deploy import Deployment, open_deployment, require_nvflare
-from fedvisage.deploy.certificates import kit_certificates
+from fedvisage.deploy.certificates import Certificate, issued, kit_certificates
 from fedvisage.deploy.folder import Settings
 from fedvisage.privacy import Policy
 
@@ -120,25 +120,36 @@ def _status(deployment: Deployment) -> dict[str, Any]:
     except Unreachable:
         connected = None
     deployment.console.close()
+    known = _certificates(deployment)
     hosts: dict[str, dict[str, str]] = {}
+    for host in ("server", OPERATOR, *deployment.roles):
+        party = host in deployment.roles
+        first = known.get(host)
+        hosts[host] = {
+            "role": deployment.roles.get(host, host),
+            "running": str(sum(one.host == host for one in found)),
+            "connected": "" if not party else "?" if connected is None else "yes" if host in connected else "no",
+            "expires": first.expires.strftime("%Y-%m-%d") if first else "?",
+        }
     warnings = []
-    for host, kit in deployment.kits().items():
-        own, root = kit_certificates(kit)
-        first = min(own, root, key=lambda one: one.expires)
+    for host, first in known.items():
         if first.days_left < SOON:
             say = "has expired" if first.days_left <= 0 else f"expires in {first.days_left:.0f} days"
             warnings.append(
                 f"the certificate {first.path.name} of {host} {say}: fedvisage deploy renew {deployment.folder}"
             )
-        hosts[host] = {
-            "role": deployment.roles.get(host, "server"),
-            "running": str(sum(one.host == host for one in found)),
-            "connected": "?" if connected is None else "yes" if host in connected else "" if host == "server" else "no",
-            "expires": first.expires.strftime("%Y-%m-%d"),
-        }
     return {"hosts": hosts, "warnings": warnings}
 
 
+def _certificates(deployment: Deployment) -> dict[str, Certificate]:
+    """Whichever expires first of a host's own and the CA's; those of parties elsewhere are known to the CA."""
+    kits = deployment.kits() | {OPERATOR: deployment.admin}
+    found = {host: min(kit_certificates(kit), key=lambda one: one.expires) for host, kit in kits.items()}
+    elsewhere = {host: one for host, one in issued(deployment.authority).items() if host in deployment.roles}
+    return elsewhere | found
+
+
+OPERATOR = "operator"
 SOON = 30
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,14 +26,32 @@ class Certificate:
 
 def read_certificate(path: Path) -> Certificate:
     """Whose it is and how long it is valid."""
+    try:
+        return _certificate(path.read_bytes(), path)
+    except (OSError, ValueError, IndexError) as error:
+        raise FedVisageError(f"cannot read the certificate {path}: {error}") from None
+
+
+def issued(authority: Path) -> dict[str, Certificate]:
+    """The certificates that a CA has given out, by owner; none where the CA is kept elsewhere."""
+    path = next(authority.glob("*/state/cert.json"), None)
+    if path is None:
+        return {}
+    try:
+        table = json.loads(path.read_text("utf-8"))
+        entries = [entry["cert"].encode() for entry in table.values() if isinstance(entry, dict)]
+        found = [_certificate(entry, path) for entry in entries]
+    except (OSError, ValueError, KeyError, IndexError) as error:
+        raise FedVisageError(f"cannot read the certificates in {path}: {error}") from None
+    return {certificate.owner: certificate for certificate in found}
+
+
+def _certificate(text: bytes, path: Path) -> Certificate:
     from cryptography import x509
     from cryptography.x509.oid import NameOID
 
-    try:
-        found = x509.load_pem_x509_certificate(path.read_bytes())
-        owner = str(found.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)
-    except (OSError, ValueError, IndexError) as error:
-        raise FedVisageError(f"cannot read the certificate {path}: {error}") from None
+    found = x509.load_pem_x509_certificate(text)
+    owner = str(found.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)
     return Certificate(owner, found.not_valid_after_utc, path)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from fedvisage.core.parcel import PRIVATE_EMBEDDINGS
 from fedvisage.deploy import extra, open_deployment
 
 pytest.importorskip("nvflare", reason="the nvflare extra is not installed")
+yaml = pytest.importorskip("yaml")
 
 
 def call(*words: object) -> str:
@@ -60,9 +62,39 @@ def test_an_operator_sees_what_would_leave_before_joining(folder: Path) -> None:
 
 def test_status_shows_when_certificates_expire(folder: Path) -> None:
     answer = json.loads(call("deploy", "status", folder, "--json"))
-    assert set(answer["hosts"]) == {"server", "party-00", "party-01"}
+    assert list(answer["hosts"]) == ["server", "operator", "party-00", "party-01"]
     assert all(len(entry["expires"]) == 10 for entry in answer["hosts"].values())
     assert answer["warnings"] == []
+
+
+def test_status_shows_parties_whose_folders_were_handed_over(folder: Path, tmp_path: Path) -> None:
+    there = json.loads(call("deploy", "status", folder, "--json"))["hosts"]["party-01"]
+    (folder / "parties" / "party-01").rename(tmp_path / "party-01")
+    try:
+        assert json.loads(call("deploy", "status", folder, "--json"))["hosts"]["party-01"] == there
+    finally:
+        (tmp_path / "party-01").rename(folder / "parties" / "party-01")
+
+
+def test_a_certificate_that_expires_soon_is_warned_of(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedvisage.cli.deploy.SOON", 400)
+    warnings = json.loads(call("deploy", "status", folder, "--json"))["warnings"]
+    assert any("client.crt of party-00 expires in 3" in line and "fedvisage deploy renew" in line for line in warnings)
+    assert any("of operator" in line for line in warnings)
+
+
+def test_the_compose_file_starts_what_deploy_init_makes(folder: Path) -> None:
+    """Each service mounts one folder of the federation and runs the script in it; only the server may open a port."""
+    table = yaml.safe_load((Path(__file__).parents[2] / "examples" / "compose.yaml").read_text())
+    services = table["services"]
+    assert set(services) == {"server", *open_deployment(folder).roles}
+    for name, service in services.items():
+        [(source, target)] = [volume.split(":") for volume in service["volumes"]]
+        home = folder / Path(source).relative_to("federation")
+        assert home == (folder if name == "server" else folder / "parties" / name)
+        script = home / Path(service["command"][0]).relative_to(target)
+        assert os.access(script, os.X_OK)
+        assert "ports" not in service
 
 
 @pytest.mark.parametrize(
