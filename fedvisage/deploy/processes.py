@@ -7,6 +7,7 @@ a crash, and nothing that is not ours is ever ended.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -28,6 +29,7 @@ from fedvisage.federation.nvflare.console import Unreachable
 from fedvisage.federation.nvflare.link import NAME as SOCKET
 
 SERVER = str(Path(nvflare.__file__).with_name("server.py"))
+GUARDIAN = str(Path(__file__).with_name("guardian.py"))
 CLIENT = "nvflare.private.fed.app.client.client_train"
 Child = subprocess.Popen[bytes]
 _CHILDREN: list[Child] = []
@@ -102,18 +104,13 @@ def up(deployment: Deployment, patience: float = 60.0) -> list[Running]:
         raise FedVisageError(f"port {deployment.settings.port} is taken by another process: choose another port")
     commands = {name: _command_of(deployment, name) for name in deployment.kits() if name not in there}
     started: dict[str, Child] = {}
-    with _undone_on_failure(deployment, started):
+    with _undone_on_failure(deployment, started, [kit for _, kit in commands.values()]):
         for name, (command, kit) in commands.items():
             started[name] = _start(command, kit)
             if name == "server":
                 _wait_for_server(deployment, started[name], patience)
         _wait_for_sites(deployment, started, patience)
     return running(deployment)
-
-
-def start_one(deployment: Deployment, name: str) -> int:
-    """Start one host; its process id."""
-    return _start(*_command_of(deployment, name)).pid
 
 
 def _command_of(deployment: Deployment, name: str) -> tuple[list[str], Path]:
@@ -132,10 +129,15 @@ def _start(command: list[str], kit: Path) -> Child:
 
 
 @contextmanager
-def _undone_on_failure(deployment: Deployment, started: dict[str, Child]) -> Iterator[None]:
+def _undone_on_failure(deployment: Deployment, started: dict[str, Child], kits: list[Path]) -> Iterator[None]:
+    """What was started is ended where the start fails or is interrupted, and by the guardian where it is killed."""
+
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
 
+    command = [sys.executable, "-P", GUARDIAN, SERVER, *map(str, kits)]
+    nowhere = subprocess.DEVNULL
+    guardian = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=nowhere, stderr=nowhere, start_new_session=True)
     before = signal.signal(signal.SIGTERM, interrupted)
     try:
         yield
@@ -144,6 +146,7 @@ def _undone_on_failure(deployment: Deployment, started: dict[str, Child]) -> Ite
         raise
     finally:
         signal.signal(signal.SIGTERM, before)
+        guardian.communicate(b"all is well")
 
 
 def _port_is_free(deployment: Deployment) -> bool:
@@ -191,6 +194,7 @@ def down(deployment: Deployment) -> int:
         end(found)
     for leftover in (deployment.server / SOCKET, *(kit / "daemon_pid.fl" for kit in deployment.kits().values())):
         leftover.unlink(missing_ok=True)
+    shutil.rmtree(deployment.server / "job", ignore_errors=True)
     return ended
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,7 +18,7 @@ from fedvisage.build import resolve
 from fedvisage.config import Recipe
 from fedvisage.core.parcel import PRIVATE_EMBEDDINGS
 from fedvisage.deploy.folder import Deployment, Settings
-from fedvisage.deploy.processes import down, end, running, start_one, up
+from fedvisage.deploy.processes import _CHILDREN, down, end, running, up
 from fedvisage.deploy.provision import create, free_port
 from fedvisage.deploy.shares import hand_out, roles_of
 from fedvisage.privacy import Policy
@@ -89,7 +91,15 @@ class Hosts:
         end(found)
 
     def start(self, host: str) -> None:
-        start_one(self.deployment, host)
+        """Run a host's start script, as its operator would."""
+        folder = self.deployment.folder if host == "server" else self.deployment.party(host)
+        script = folder / ("start-server.sh" if host == "server" else "start.sh")
+        environment, nowhere = os.environ | {"PYTHON": sys.executable}, subprocess.DEVNULL
+        child = subprocess.Popen(
+            [script], env=environment, stdin=nowhere, stdout=nowhere, stderr=nowhere, start_new_session=True
+        )
+        _CHILDREN.append(child)
+        assert eventually(lambda: any(one.host == host and one.parent for one in running(self.deployment)), 60)
 
     def wait_connected(self, patience: float = 60) -> None:
         up(self.deployment, patience)

@@ -27,6 +27,7 @@ def run(hosts: Hosts, tmp_path_factory: pytest.TempPathFactory) -> Path:
         if (event.kind, event.phase, event.round) == ("planned", "train", 6):
             hosts.kill("party-02")
         if (event.kind, event.phase, event.round) == ("saved", "train", 6):
+            hosts.start("party-02")
             hosts.wait_connected()
 
     fv.run(recipe_with(folder, changes), out=folder / "run", on=hosts.folder, watch=watch)
