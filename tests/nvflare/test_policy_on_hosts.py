@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from fedvisage.privacy import Policy, read_ledger
 
 
 @pytest.fixture
-def strict(hosts: Hosts) -> PartyFolder:
+def strict(hosts: Hosts) -> Iterator[PartyFolder]:
     """party-01 lets no class embeddings leave, for one test."""
     folder = open_party_folder(hosts.deployment.party("party-01"))
     settings = folder.settings.model_copy(update={"policy": Policy()})
@@ -24,10 +25,10 @@ def strict(hosts: Hosts) -> PartyFolder:
     folder.save()
 
 
-def test_a_party_that_keeps_its_class_embeddings_refuses_a_method_that_sends_them(
+def test_a_party_that_keeps_its_class_embeddings_refuses_fedgc(
     hosts: Hosts, strict: PartyFolder, tmp_path: Path
 ) -> None:
-    recipe = recipe_with(tmp_path, {"method.classifier": "shared", "federation.evaluate_every": 0})
+    recipe = recipe_with(tmp_path, {"method.name": "fedgc", "federation.evaluate_every": 0})
     out = tmp_path / "run"
     fv.run(recipe, out=out, on=hosts.folder)
     reason = f"policy: {PRIVATE_EMBEDDINGS} may not leave, and phase 'train' sends it"
@@ -38,6 +39,6 @@ def test_a_party_that_keeps_its_class_embeddings_refuses_a_method_that_sends_the
     run = (out / "run-id").read_text()
     assert not (strict.log / f"{run}.jsonl").exists(), "it was told of the run, and neither got nor sent a parcel"
     assert not strict.state(run).exists()
-    assert f"refused run {run} (fedavg): {reason}" in (strict.log / "party.log").read_text()
+    assert f"refused run {run} (fedgc): {reason}" in (strict.log / "party.log").read_text()
     sent = {row["party"] for row in read_ledger(out / "ledger.jsonl") if row.get("direction") == "up"}
     assert sent == {"party-00", "party-02"}
