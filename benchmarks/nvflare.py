@@ -1,8 +1,7 @@
 """Real hosts: exchange time against NVFlare's own exchange of the same tensors, and the server's memory.
 
 Both federations run on this machine at the same time, with mutual TLS, the same intervals and parties that do nothing;
-their exchanges alternate. The memory is that of all processes of the server's host (the run, NVFlare's server and its
-job) at their peak, less what the same run needs with a tiny network.
+their exchanges alternate.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import psutil
 import safetensors.torch as safetensors
 import torch
 
@@ -53,7 +51,7 @@ def measure(scale: Scale) -> list[Row]:
             mine, theirs, ratio = side_by_side(partial(ours, parameters), partial(bare, parameters), times)
             name = f"exchange over hosts, {parameters // 1_000_000}M parameters, 2 parties"
             rows.append(Row.of(name, mine, theirs, "s", "bare NVFlare", "<= 1.3", ratio))
-    return [*rows, server_memory()]
+    return [*rows, *server_memory()]
 
 
 def tensors(parameters: int) -> dict[str, torch.Tensor]:
@@ -162,42 +160,68 @@ table = {
     "backbone": {"name": sys.argv[3]},
     "training": {"batch_size": 2, "steps": 1},
     "method": {"name": "fedpe"},
-    "federation": {"rounds": 3, "guard": {"norm_multiple": 1e9}},
+    "federation": {"rounds": 2, "guard": {"norm_multiple": 1e9}},
     "evaluation": {"pairs": 0},
 }
-fv.run(fv.Recipe.model_validate(table), out=sys.argv[2], on=sys.argv[1])
+fv.run(
+    fv.Recipe.model_validate(table), out=sys.argv[2], on=sys.argv[1],
+    watch=lambda event: print(event.kind, event.phase, flush=True),
+)
 """
+WHOLE, JOB = "whole", "job"
 
 
-def server_memory() -> Row:
-    """A federated run of IR-18 over three parties: peak memory at the server's host, in sizes of the model."""
+def server_memory() -> list[Row]:
+    """A federated run of IR-18 over three parties: peak memory at the server's host, in sizes of the model.
+
+    All processes there at one time (the run, NVFlare's server, its job's process), less what they hold in the same run
+    with a tiny network; the same without that subtraction; and the job's process above what it held before the first
+    model passed through it. Memory is what a process has for itself alone: pages of files that it looks into count.
+    """
     model = create_backbone("ir-18", device="meta")
     size = sum(p.numel() * 4 for p in model.parameters()) / 1e6
     with federation(3, 112, 4) as deployment:
         up(deployment)
-        base = peak_of_run(deployment, "ir-tiny")
-        full = peak_of_run(deployment, "ir-18")
-    grown = full - base
-    name = "server's memory, fedpe, IR-18, 3 hosts"
-    return Row.of(name, grown, size, "MB", "the model's size", "< 6", grown / size)
+        base = peaks_of_run(deployment, "ir-tiny")
+        full = peaks_of_run(deployment, "ir-18")
+    name, against = "server's memory, fedpe, IR-18, 3 hosts", "the model's size"
+    return [
+        Row.of(name, full[WHOLE] - base[WHOLE], size, "MB", against, "< 6"),
+        Row.of(f"{name}: with Python and PyTorch", full[WHOLE], size, "MB", against, ""),
+        Row.of(f"{name}: job process alone", full[JOB], size, "MB", against, "< 6"),
+    ]
 
 
-def peak_of_run(deployment: Deployment, backbone: str) -> float:
-    """Most memory (MB) that the processes of the server's host held at one time during a run."""
+def peaks_of_run(deployment: Deployment, backbone: str) -> dict[str, float]:
+    """Most memory (MB) during a run: of all processes of the server's host together, and what its job grew by."""
     with TemporaryDirectory() as out:
         command = [sys.executable, "-c", RUN, str(deployment.folder), f"{out}/run", backbone]
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-        peak = 0.0
-        watched: dict[int, psutil.Process] = {}
+        process = subprocess.Popen(command, stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        os.set_blocking(process.stdout.fileno(), False)
+        peaks = {WHOLE: 0.0, JOB: 0.0}
+        pids: dict[int, bool] = {}
+        before: dict[int, float] = {}
+        looked, begun = 0.0, False
         while process.poll() is None:
-            pids = [process.pid, *(one.pid for one in running(deployment) if one.host == "server")]
-            watched |= {pid: psutil.Process(pid) for pid in pids if pid not in watched and psutil.pid_exists(pid)}
-            for _ in range(20):
-                total = 0
-                for one in list(watched.values()):
-                    with suppress(psutil.Error):
-                        total += one.memory_full_info().uss
-                peak = max(peak, total / 1e6)
-                time.sleep(0.02)
+            if time.monotonic() > looked + 0.5:
+                pids = {one.pid: not one.parent for one in running(deployment) if one.host == "server"}
+                looked = time.monotonic()
+            held = {pid: own_memory(pid) for pid in (process.pid, *pids)}
+            peaks[WHOLE] = max(peaks[WHOLE], sum(held.values()))
+            begun = begun or b"planned train" in (process.stdout.read() or b"")
+            for pid in (pid for pid, job in pids.items() if job):
+                start = before.setdefault(pid, held[pid]) if begun else held[pid]
+                peaks[JOB] = max(peaks[JOB], held[pid] - start)
+            time.sleep(0.02)
+        process.stdout.close()
         assert process.returncode == 0, f"the run of {backbone} failed"
-        return peak
+        return peaks
+
+
+def own_memory(pid: int) -> float:
+    """MB that a process has for itself; 0 where it is gone."""
+    with suppress(OSError):
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text("utf-8").splitlines()
+        return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) / 1000
+    return 0.0

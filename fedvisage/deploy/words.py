@@ -46,5 +46,6 @@ This folder is yours. Nothing in it is ever sent except what `party.toml` allows
 
 `log/RUN.jsonl` lists every parcel that came and left, `log/party.log` what was agreed to and refused, `site/log.txt` is
 NVFlare's own. Back up `state/` (what your people's models continue from) together with `party.toml` and `site/`.
-When a run has finished, `model.safetensors` is your model: `fedvisage evaluate`, `identify` and `export` take this folder.
+When a run has finished, `model.safetensors` is your model: `fedvisage evaluate`, `identify` and `export` take this
+folder for it.
 """
