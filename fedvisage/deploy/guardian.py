@@ -1,11 +1,13 @@
 """Watches over a start: where the command that starts hosts is killed before they are all there, they are ended, too.
 
 It waits for a word of that command; where the line breaks without one, it ends every process of the kits it was given.
-It is run by its path and imports nothing of ours, so that it is there at once.
+It is run by its path and imports nothing of ours, so that it is there at once. What it watches over it is told in one
+JSON word, so that it is not taken for one of the hosts itself.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -35,4 +37,4 @@ def watch(server: str, kits: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    watch(sys.argv[1], sys.argv[2:])
+    watch(*json.loads(sys.argv[1]))

@@ -6,6 +6,7 @@ a crash, and nothing that is not ours is ever ended.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -135,7 +136,7 @@ def _undone_on_failure(deployment: Deployment, started: dict[str, Child], kits: 
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    command = [sys.executable, "-P", GUARDIAN, SERVER, *map(str, kits)]
+    command = [sys.executable, "-P", GUARDIAN, json.dumps([SERVER, [str(kit) for kit in kits]])]
     nowhere = subprocess.DEVNULL
     guardian = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=nowhere, stderr=nowhere, start_new_session=True)
     before = signal.signal(signal.SIGTERM, interrupted)

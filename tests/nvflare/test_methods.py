@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -125,15 +126,23 @@ def test_a_partys_own_model_serves_its_operator_from_the_partys_folder(owner: Pa
     assert calibration_of(owner.folder).faces == "public", "which `verify` and `identify` take from the same folder"
 
 
-def test_the_impostors_of_a_hosts_personal_evaluation_are_public_faces(owner: PartyFolder) -> None:
-    [row] = command("evaluate", owner.folder, "--protocol", "personal", "--far", 0.1, "--fpir", 0.1)["results"]
-    split, public = owner.split(len(owner.faces())), owner.public()
-    assert split is not None
-    assert public is not None
-    held_out, strangers = len(split[1]), len(public)
-    assert (held_out, strangers) == (3, 12), "one held-out image of each of three people, and all public images"
-    assert row["counts"]["impostor"] == held_out * strangers + 3
+def test_the_impostors_of_a_hosts_personal_evaluation_are_public_faces(owner: PartyFolder, tmp_path: Path) -> None:
+    """Two of the four images of each of the party's three people are held out; three public people have four each."""
+    party = tmp_path / "party"
+    for name in ("faces", "public", "models"):
+        shutil.copytree(owner.folder / name, party / name)
+    shutil.copy2(owner.folder / "party.toml", party)
+    labels = owner.faces().labels
+    held_out = [int(image) for person in range(3) for image in np.flatnonzero(labels == person)[:2]]
+    train = sorted(set(range(12)) - set(held_out))
+    (party / "split.json").write_text(json.dumps({"train": train, "held_out": held_out}))
+    there = open_party_folder(party)
+    there.use(there.models(owner.newest().name))
+    [row] = command("evaluate", party, "--protocol", "personal", "--far", 0.1, "--fpir", 0.1)["results"]
+    counts = row["counts"]
+    assert (counts["genuine"], counts["impostor_local"], counts["impostor_others"]) == (3, 3 * 2 * 2, 6 * 12)
     assert any("impostors are the party's public faces" in note for note in row["notes"])
+    assert any("1 of 1 parties have a model of their own" in note for note in row["notes"])
 
 
 def test_a_party_that_has_no_model_yet_says_so(tmp_path: Path, owner: PartyFolder) -> None:

@@ -8,9 +8,9 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from real_hosts import eventually, recipe_with
@@ -38,16 +38,18 @@ def listens(deployment: Deployment) -> bool:
         return probe.connect_ex(("127.0.0.1", deployment.settings.port)) == 0
 
 
-def test_the_command_line_starts_shows_and_ends_a_federation(small: Deployment) -> None:
-    def command(*words: str) -> dict[str, object]:
+def test_the_command_line_starts_shows_and_ends_a_federation(small: Deployment, tmp_path: Path) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+
+    def command(*words: str) -> dict[str, Any]:
         done = subprocess.run(
             [sys.executable, "-m", "fedvisage", "deploy", *words, str(small.folder), "--json"],
-            capture_output=True, text=True, timeout=240, check=True,
+            env=os.environ | {"TMPDIR": str(temporary)}, capture_output=True, text=True, timeout=240, check=True,
         )  # fmt: skip
-        answer: dict[str, object] = json.loads(done.stdout)
+        answer: dict[str, Any] = json.loads(done.stdout)
         return answer
 
-    before = set(os.listdir(tempfile.gettempdir()))
     command("up")
     assert listens(small)
     hosts = command("status")["hosts"]
@@ -60,8 +62,7 @@ def test_the_command_line_starts_shows_and_ends_a_federation(small: Deployment) 
     assert command("down")["ended"] == 2
     assert running(small) == []
     assert not listens(small)
-    left = set(os.listdir(tempfile.gettempdir())) - before
-    assert not [name for name in left if "nvflare" in name or "fedvisage" in name]
+    assert list(temporary.iterdir()) == []
     assert not (small.server / "run.sock").exists()
 
 
