@@ -401,3 +401,22 @@ ROWS, OWNER = torch.ones(3, 2), torch.tensor([0, 1, 2])
 def test_wrong_arguments_are_refused(call, message: str) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(FedVisageError, match=message):
         call()
+
+
+@pytest.mark.parametrize(("step", "factor"), [(0.5, 0.5), (1.0, 0.0), (1.9, 0.9), (3.0, 2.0)])
+def test_while_all_are_alike_correction_takes_out_what_parties_have_in_common(step: float, factor: float) -> None:
+    """Short class embeddings are all as confusable as each other: every anchor pushes everybody of other parties alike.
+
+    What all share is then multiplied by 1 - step N / (N + 1), N others: a step of 1 removes it, and beyond 2 it grows.
+    """
+    parties, classes, size = 8, 5, 16
+    generator = torch.Generator().manual_seed(1)
+    own = 1e-3 * torch.randn(parties * classes, size, generator=generator, dtype=torch.float64)
+    rows = own - own.mean(dim=0) + 2e-3
+    owner = torch.arange(parties).repeat_interleave(classes)
+    others = (parties - 1) * classes
+    moved = rows - step * gradient_correction_gradient(rows, owner).gradient
+    expected = 1 - step * others / (others + 1)
+    assert abs(abs(expected) - factor) < 0.1
+    common = moved.mean(dim=0) / rows.mean(dim=0)
+    torch.testing.assert_close(common, torch.full_like(common, expected), atol=0.01, rtol=0)
