@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fedvisage.protocols.personal import personal
+from fedvisage.protocols.progress import recovered, sampled
 from fedvisage.protocols.protocol import PROTOCOLS, Options, Protocol, Result, run
 from fedvisage.protocols.pseudo_labels import pseudo_labels
 from fedvisage.protocols.search import fedfrbench, megaface, query_gallery
@@ -29,6 +30,8 @@ __all__ = [
     "personal",
     "pseudo_labels",
     "query_gallery",
+    "recovered",
     "rfw",
     "run",
+    "sampled",
 ]

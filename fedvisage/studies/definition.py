@@ -122,6 +122,8 @@ class Study(Section):
     recipe: Mapping[str, Any] = Field(default_factory=dict)
     scales: Mapping[str, Mapping[str, Any]]
     variants: tuple[Variant, ...] = (Variant(name=""),)
+    leaves_out: tuple[str, ...] = ()
+    """Scales of the paper's other studies that this one does not have."""
     rows: tuple[Row, ...]
 
     def measures(self, scale: str, row: str) -> dict[str, Measure]:
@@ -153,6 +155,8 @@ def load_study(name: str, folder: Path | None = None) -> Study:
     path = folder / f"{name}.toml"
     base = path.with_name(BASE)
     table = merged(read_toml(base) if base.exists() else {}, read_toml(path))
+    left_out = table.get("leaves_out", ())
+    table["scales"] = {scale: own for scale, own in table.get("scales", {}).items() if scale not in left_out}
     study = validated(Study, table, f"study '{name}'")
     named = [scale for scales in (study.scales, *(row.at for row in study.rows)) for scale in scales]
     unknown = [scale for scale in named if scale not in SCALES]
@@ -185,5 +189,7 @@ def merged(*tables: Mapping[str, Any]) -> dict[str, Any]:
         for key, value in table.items():
             below = result.get(key)
             whole = key in ("method", "weighting", "regulariser") and "name" in value
-            result[key] = merged(below, value) if isinstance(below, dict) and not whole else value
+            if isinstance(below, dict) and isinstance(value, Mapping) and not whole:
+                value = merged(below, value)
+            result[key] = value
     return result

@@ -184,6 +184,40 @@ def test_intervals_and_curves_come_with_pairs(fedvisage, model, lfw_set):
     assert (code, "--curves needs --json" in err) == (2, True)
 
 
+def test_pairs_that_training_gained_and_lost(fedvisage, finished, tmp_path):
+    """Against all pairs by hand: the start's and the trained model's genuine pairs above their own thresholds."""
+    trained = tmp_path / "fedavg"
+    fv.run(fv.load_recipe("smoke", TINY | {"method.name": "fedavg"}), out=trained)
+    code, out, err = fedvisage("evaluate", trained, "--protocol", "recovered", "--far", "0.1", "--no-flip", "--json")
+    assert code == 0, err
+    (row,) = results(out)
+    partition, faces = Partition.load(trained / "partition.json"), open_faceset(trained / ".cache")
+    images = np.array(partition.test)
+    same = faces.labels[images][:, None] == faces.labels[images]
+    upper = np.triu(np.ones_like(same), 1).astype(bool)
+    accepted = []
+    for folder in (finished, trained):  # the run of parties that train alone ends with its start
+        unit = load_model(folder / "model.safetensors").embed(faces.images.read(images), flip=False, normalise=True)
+        cosines = unit @ unit.T
+        impostor = np.sort(cosines[upper & ~same])[::-1]
+        accepted.append(cosines[upper & same] > impostor[int(0.1 * len(impostor))])
+    was, now = accepted
+    assert row["counts"]["genuine"] == len(was) == 20 * 15
+    assert row["metrics"]["recovered@0.1"] == pytest.approx(np.mean(~was & now), abs=0.004)
+    assert row["metrics"]["lost@0.1"] == pytest.approx(np.mean(was & ~now), abs=0.004)
+
+
+def test_the_share_of_public_images_that_parties_sampled(fedvisage, tmp_path, finished):
+    run = tmp_path / "fedfr"
+    fv.run(fv.load_recipe("smoke", TINY | {"method.name": "fedfr", "method.public": "all"}), out=run)
+    code, out, err = fedvisage("evaluate", run, "--protocol", "sampled", "--json")
+    assert code == 0, err
+    (row,) = results(out)
+    assert row["metrics"] == {"sampled": 1.0}
+    code, _, err = fedvisage("evaluate", finished, "--protocol", "sampled")
+    assert (code, "did not train on public images" in err) == (2, True)
+
+
 def test_run_and_party_folders_are_models_too(fedvisage, finished, tmp_path):
     faces = finished / ".cache"
     party = sorted((finished / "parties").iterdir())[0]
