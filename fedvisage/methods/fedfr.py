@@ -126,12 +126,13 @@ class FedFR(FedAvg):
         """A round of local work; backbone and public class embeddings come up."""
         model = party.load(parcel)
         images, hard = self.images(party, model)
+        party.memo["training images", party.name] = images
         trainer = self.trainer(party, model, self._others(party, parcel))
-        if self.training.optimiser_state == "keep":
+        if self.keeps_momentum:
             trainer.restore(party.state.get("optimiser", {}))
         loss = self.total_loss(party, trainer.others, parcel)
         fit = trainer.fit(images, loss, party.streams.child("train"), self.correction(party, parcel))
-        if self.training.optimiser_state == "keep":
+        if self.keeps_momentum:
             party.state["optimiser"] = trainer.state()
         self._keep(party, trainer.values())
         party.state[LOCAL] = party.weights.all()
@@ -142,6 +143,11 @@ class FedFR(FedAvg):
             answer.statistics["hard_negatives"] = hard
         answer.tensors = {group: tensors for group, tensors in answer.tensors.items() if tensors}
         return answer
+
+    def training_images(self, party: Party) -> Images:
+        """What the round's training was begun with: the party's own images and the chosen public ones."""
+        begun: Images = party.memo.get(("training images", party.name), party.faces.train)
+        return begun
 
     def images(self, party: Party, model: Backbone) -> tuple[Images, int]:
         """What a party trains on under the round's global model, and how many public images are in it."""

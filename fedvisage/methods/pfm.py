@@ -49,8 +49,8 @@ class PFM(FedAvg):
 
     def phases(self) -> tuple[Phase, ...]:
         """As FedAvg, and the momentum goes down."""
-        join, train = super().phases()
-        return join, with_groups(train, down={OPTIMISER: "all"})
+        join, train, *more = super().phases()
+        return join, with_groups(train, down={OPTIMISER: "all"}), *more
 
     @property
     def keeps_momentum(self) -> bool:

@@ -130,7 +130,12 @@ VALIDATED = {
     "partition.identities_per_validator": 4,
     "weighting": {"name": "fv", "pairs": 16, "folds": 2, "smoothing": 0.5},
 }
-COMBINED: Mapping[str, Mapping[str, Any]] = {"fedgc + fv": VALIDATED, "pfm + fv": VALIDATED}
+EVERYTHING = VALIDATED | {"regulariser": {"name": "gradient-correction", "strength": 1.0}}
+COMBINED: Mapping[str, Mapping[str, Any]] = {
+    "fedgc + fv": VALIDATED,
+    "pfm + fv": VALIDATED,
+    "pfm-fedfr + fv + gradient-correction": EVERYTHING,
+}
 """A method with something it is combined with, and what both need of a recipe."""
 NEEDS: Mapping[str, Mapping[str, Any]] = {
     "feduda": DOMAINS | {"method.pretrain_rounds": 1, "method.relabel_every": 2},

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from fedvisage.config import Training
 from fedvisage.core.errors import FedVisageError
-from fedvisage.core.parcel import BACKBONE, BUFFERS, PUBLIC_EMBEDDINGS
+from fedvisage.core.parcel import BACKBONE, BUFFERS, PUBLIC_EMBEDDINGS, Parcel
 from fedvisage.core.randomness import Streams
 from fedvisage.core.weights import Weights
 from fedvisage.faces.faceset import Faces
@@ -24,6 +24,8 @@ from fedvisage.faces.partition import Partition, Share, party_faces
 from fedvisage.methods.evaluate import EvaluateAtParties, rank_one
 from fedvisage.methods.fedavg import FedPE
 from fedvisage.methods.fedfr import FedFR
+from fedvisage.methods.pfm import PFM
+from fedvisage.methods.pfm_fedfr import PFMFedFR
 from fedvisage.models import personalised
 from fedvisage.privacy import read_ledger
 from fedvisage.training import batches
@@ -298,3 +300,44 @@ def test_the_parties_score_again_after_the_second_stage(tmp_path: Path) -> None:
         assert tensors is not None
         with personalised(weights, tensors):
             assert rows[-1]["parties"][name]["personal_rank1"] == rank_one(own)
+
+
+def test_under_pfm_it_is_fedfr_without_momentum_and_pfm_without_modules(tmp_path: Path) -> None:
+    """Two rounds; the momentum is spread over the steps on own and public images."""
+    plain = WORK.model_copy(update={"momentum": 0.0})
+    options: Any = {"threshold": HARD, "rounds": 2}
+    both = PFMFedFR(training=plain, **options), FedFR(training=plain, **options)
+    ran = [
+        federate(tmp_path / str(place), method, partition=PARTITION, public={"all": PHI}, weighting="samples")
+        for place, method in enumerate(both)
+    ]
+    assert all(torch.equal(ran[0].server[BACKBONE][n], t) for n, t in ran[1].server[BACKBONE].items())
+    bare: Any = {"public": "none", "contrastive": 0.0, "branch": "none"}
+    alike = PFMFedFR(training=WORK, rounds=2, **bare), PFM(training=WORK, rounds=2)
+    ran = [federate(tmp_path / f"bare {place}", method, partition=PARTITION) for place, method in enumerate(alike)]
+    assert all(torch.equal(ran[0].server[BACKBONE][n], t) for n, t in ran[1].server[BACKBONE].items())
+    full = federate(tmp_path / "full", PFMFedFR(training=WORK, **options), partition=PARTITION, public={"all": PHI})
+    assert any(float(t.abs().max()) > 0 for t in full.server["optimiser"].values())
+    assert PFMFedFR().personal(full.party("bob")) is not None
+
+
+def test_the_momentum_is_spread_over_the_public_images_too(tmp_path: Path) -> None:
+    """Bob's 8 images and 8 public ones are 2 steps of 8 per epoch, so 4 in two epochs, not 2."""
+    work = WORK.model_copy(update={"batch_size": 8})
+    method = PFMFedFR(training=work, rounds=1, public="all")
+    faces = party_faces(FACES, PARTITION, "bob")[1]
+    memo = {("training images", "bob"): method.images(_Bob(faces), network())[0]}
+    one = {"w": torch.ones(1)}
+    parameter = torch.zeros(1, requires_grad=True)
+    parameter.grad = torch.zeros(1)
+    correct = method.correction(_Bob(faces, memo), Parcel({"optimiser": one}))
+    assert correct is not None
+    correct({"w": parameter})
+    assert float(parameter.grad) == pytest.approx(0.9 / 4)
+
+
+class _Bob:
+    name, round, streams = "bob", 2, Streams(1)
+
+    def __init__(self, faces: Any, memo: Any = None) -> None:
+        self.faces, self.memo, self.state = faces, memo or {}, {}
