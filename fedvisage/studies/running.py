@@ -3,7 +3,7 @@
 A face set written `@name` is the folder `name` below the data root, imported at the recipe's size when first used;
 `@name:5-20` takes people with at least 5 images, and at most 20 of each, and `@name@64` (`@name:5-20@64`) imports it at
 64 pixels instead, for recipes that scale faces when they are read. `@synthetic-webcam`, or any other domain of the
-generator, is made: 120 people with 20 images each.
+generator, is made: 120 people with 20 images each. `@name+templates` has the lists of a stand-in, see `standins`.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from fedvisage.core.codec import write_atomically
 from fedvisage.core.errors import FedVisageError, nearest
 from fedvisage.faces.faceset import FaceSet, write_faceset
 from fedvisage.faces.importing import Report, Selection, read_source, write_source
+from fedvisage.faces.lists import list_names
 from fedvisage.faces.synthetic import SyntheticFaces
 from fedvisage.federation import Event
 from fedvisage.pipeline import EVALUATION, RunResult, run
@@ -39,6 +40,7 @@ from fedvisage.scoring import headline
 from fedvisage.studies.cells import Cell
 from fedvisage.studies.definition import TEST, TRAINING, Measure, load_study
 from fedvisage.studies.people import pack, people_digest, test_influences
+from fedvisage.studies.standins import add_lists
 
 CLOCK = "seconds"
 """In a cell's run folder: how long earlier, interrupted tries took."""
@@ -174,7 +176,7 @@ def _is_at_hand(measure: Measure, data: Path) -> bool:
     """Whether a column can be measured here; a face set that is not there leaves it open, to be measured later."""
     if not measure.data:
         return True
-    name = measure.data.partition(":")[0]
+    name = measure.data.partition(":")[0].partition("+")[0]
     return (data / name[1:] if name.startswith("@") else Path(measure.data)).exists()
 
 
@@ -274,25 +276,32 @@ def _located(source: str, size: int, imported: Path, data: Path) -> str:
     who, _, own = source[1:].partition("@")
     size = int(own) if own.isdecimal() else size
     name, _, bounds = who.partition(":")
-    least, _, most = bounds.partition("-")
-    folder = imported / str(size) / bounds / name
+    name, _, standin = name.partition("+")
+    folder = imported / str(size) / f"{standin}{bounds}" / name
     folder.parent.mkdir(parents=True, exist_ok=True)
     with _alone(folder.with_name(f"{name}.lock")):
-        if (folder / "faces.json").exists():
-            return str(folder)
-        if name.startswith(SYNTHETIC):
-            return _made(name.removeprefix(SYNTHETIC), size, folder)
-        if not (data / name).is_dir():
-            raise FedVisageError(f"no face set '{name}' in {data}: say where it is with --data, or in FEDVISAGE_DATA")
-        kind, found = read_source(data / name, None, None, {})
-        people = Selection(size, "array", int(least or 1), int(most) if most else None)
-        write_source(found, folder, Report(name, kind), people)
+        if not (folder / "faces.json").exists():
+            _import(data / name, size, bounds, folder)
+        if standin and standin not in list_names(folder):
+            add_lists(folder, standin)
     return str(folder)
 
 
-def _made(domain: str, size: int, folder: Path) -> str:
+def _import(source: Path, size: int, bounds: str, folder: Path) -> None:
+    if source.name.startswith(SYNTHETIC):
+        _make(source.name.removeprefix(SYNTHETIC), size, folder)
+        return
+    if not source.is_dir():
+        where = f"{source.parent}: say where it is with --data, or in FEDVISAGE_DATA"
+        raise FedVisageError(f"no face set '{source.name}' in {where}")
+    least, _, most = bounds.partition("-")
+    kind, found = read_source(source, None, None, {})
+    people = Selection(size, "array", int(least or 1), int(most) if most else None)
+    write_source(found, folder, Report(source.name, kind), people)
+
+
+def _make(domain: str, size: int, folder: Path) -> None:
     """Synthetic faces of a domain."""
     faces = SyntheticFaces(0, 120, 20, size, domain)
     names = tuple(f"person-{number:03d}" for number in range(120))
     write_faceset(folder, FaceSet(faces, np.asarray(faces.labels), names))
-    return str(folder)

@@ -1,0 +1,63 @@
+"""Stand-ins for protocols whose data a laptop does not have: lists over the people of a set's last two folds of pairs.
+
+`templates` in the place of IJB: everybody with four images or more has two templates of half of them each; the first is
+in the gallery, the second a probe, and all pairs of a first and a second are verified. `distractors` in the place of
+MegaFace: everybody with two images or more is looked for among those with one.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from fedvisage.core.errors import FedVisageError, nearest
+from fedvisage.faces.faceset import Indices, open_faceset
+from fedvisage.faces.lists import (
+    ImageList,
+    Listing,
+    PairList,
+    SubjectList,
+    TemplateList,
+    TemplatePairs,
+    open_list,
+    write_lists,
+)
+
+KINDS = ("templates", "distractors")
+
+
+def add_lists(folder: Path, kind: str) -> None:
+    """Give an imported face set the lists of a stand-in."""
+    if kind not in KINDS:
+        raise FedVisageError(f"no stand-in '{kind}': {nearest(kind, KINDS)}")
+    pairs = open_list(folder, "pairs")
+    if not isinstance(pairs, PairList):
+        raise FedVisageError(f"{folder} has no pairs with folds to take tested people from")
+    labels = open_faceset(folder).labels
+    tested = np.isin(pairs.fold, np.unique(pairs.fold)[-2:])
+    people = np.unique(labels[np.concatenate([pairs.left[tested], pairs.right[tested]])])
+    make = _templates if kind == "templates" else _distractors
+    write_lists(folder, make(labels, people))
+
+
+def _templates(labels: Indices, people: Indices) -> dict[str, Listing]:
+    kept = people[np.bincount(labels)[people] >= 4]
+    halves = [half for person in kept for half in np.array_split(np.flatnonzero(labels == person), 2)]
+    image = np.concatenate(halves)
+    template = np.repeat(np.arange(len(halves)), [len(half) for half in halves])
+    first, second = np.arange(0, len(halves), 2), np.arange(1, len(halves), 2)
+    left, right = (side.ravel() for side in np.meshgrid(first, second))
+    return {
+        "templates": TemplateList(image, template, np.arange(len(image))),
+        "verification": TemplatePairs(left, right, left + 1 == right),
+        "gallery-1": SubjectList(first, kept),
+        "probes": SubjectList(second, kept),
+    }
+
+
+def _distractors(labels: Indices, people: Indices) -> dict[str, Listing]:
+    count = np.bincount(labels)[labels]
+    among = np.isin(labels, people)
+    probes, others = np.flatnonzero(among & (count > 1)), np.flatnonzero(among & (count == 1))
+    return {"probes": ImageList(probes, labels[probes]), "distractors": ImageList(others, labels[others])}

@@ -1,0 +1,72 @@
+"""Stand-ins: lists over the people of the last two folds, as the protocols they stand for want them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fedvisage.core.errors import FedVisageError
+from fedvisage.faces.faceset import ArrayImages, FaceSet, write_faceset
+from fedvisage.faces.lists import ImageList, PairList, SubjectList, TemplateList, TemplatePairs, open_list, write_lists
+from fedvisage.models import create_backbone, save_model
+from fedvisage.protocols import Data, open_subject, run
+from fedvisage.studies.standins import add_lists
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Three folds of eight people each: four with five images, two with two, two with one."""
+    counts = np.tile([5, 5, 5, 5, 2, 2, 1, 1], 3)
+    labels = np.repeat(np.arange(24), counts)
+    pixels = np.random.default_rng(1).integers(0, 256, (len(labels), 32, 32, 3)).astype(np.uint8)
+    write_faceset(tmp_path / "set", FaceSet(ArrayImages(pixels), labels, tuple(f"p{n:02d}" for n in range(24))))
+    first = np.searchsorted(labels, np.arange(24))
+    left, right = first, np.roll(first.reshape(3, 8), 1, axis=1).ravel()
+    write_lists(tmp_path / "set", {"pairs": PairList(left, right, left == right, np.arange(24) // 8)})
+    return tmp_path / "set"
+
+
+def test_everybody_with_four_images_has_two_templates_and_is_looked_for_once(folder: Path) -> None:
+    labels = np.load(folder / "labels.npy")
+    add_lists(folder, "templates")
+    templates, pairs = open_list(folder, "templates"), open_list(folder, "verification")
+    gallery, probes = open_list(folder, "gallery-1"), open_list(folder, "probes")
+    assert isinstance(templates, TemplateList)
+    assert isinstance(pairs, TemplatePairs)
+    assert isinstance(gallery, SubjectList)
+    assert isinstance(probes, SubjectList)
+    tested = [8, 9, 10, 11, 16, 17, 18, 19]
+    assert gallery.subject.tolist() == probes.subject.tolist() == tested
+    for entries in (gallery, probes):
+        for template, person in zip(entries.template, entries.subject, strict=True):
+            own = templates.image[templates.template == template]
+            assert set(labels[own]) == {person}
+            assert len(own) in (2, 3)
+    assert len(np.unique(templates.image)) == 40, "no image is in two templates"
+    assert (len(pairs), int(pairs.same.sum())) == (64, 8)
+
+
+def test_people_with_several_images_are_looked_for_among_those_with_one(folder: Path) -> None:
+    add_lists(folder, "distractors")
+    probes, others = open_list(folder, "probes"), open_list(folder, "distractors")
+    assert isinstance(probes, ImageList)
+    assert isinstance(others, ImageList)
+    assert set(probes.subject.tolist()) == {8, 9, 10, 11, 12, 13, 16, 17, 18, 19, 20, 21}
+    assert others.subject.tolist() == [14, 15, 22, 23]
+
+
+@pytest.mark.parametrize(("kind", "protocol"), [("templates", "ijb"), ("distractors", "megaface")])
+def test_the_protocol_runs_on_its_stand_in(folder: Path, tmp_path: Path, kind: str, protocol: str) -> None:
+    add_lists(folder, kind)
+    network = create_backbone("ir-tiny", image_size=32, embedding_size=16, generator=torch.Generator().manual_seed(1))
+    save_model(tmp_path / "model.safetensors", network)
+    result = run(protocol, Data(folder), open_subject(str(tmp_path / "model.safetensors")))
+    assert 0 <= result.metrics["rank-1"] <= 1
+
+
+def test_an_unknown_stand_in_is_refused(folder: Path) -> None:
+    with pytest.raises(FedVisageError, match="no stand-in 'template': did you mean 'templates'"):
+        add_lists(folder, "template")
