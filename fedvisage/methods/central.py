@@ -30,7 +30,7 @@ class Central(FedAvg):
     roles: ClassVar[frozenset[str]] = LEARNERS
 
     classifier: Literal["private"] = "private"
-    of: Literal["source", "target"] | None = None
+    of: Literal["trainer", "source", "target"] | None = None
     """Only these parties' images; without it everybody's."""
     public: Literal["none", "all"] = "none"
     """Whether the public people are pooled with the parties' people, too."""
