@@ -2,12 +2,14 @@
 
 All pairs are looked at once, a tile of the upper triangle at a time; a tile serves its rows and its columns. Neighbours
 are chosen by float32 products (float64 where the embeddings are), their distances then computed in float64. Of equally
-close ones the first counts. The products use torch's threads.
+close ones the first counts. As many threads as torch has share the tiles out, and none waits for another.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -100,11 +102,28 @@ def closest(rows: Tensor, metric: Metric) -> Tensor:
             rows = rows - rows.mean(dim=0)
             half = torch.linalg.vecdot(rows, rows) / 2
     parts = torch.split(rows, TILE)
-    best = rows.new_full((len(rows),), -torch.inf)
-    index = torch.zeros(len(rows), dtype=torch.int64)
-    buffer = rows.new_empty(min(TILE, len(rows)) ** 2)
     # sets of faces mostly come person by person: with a row's own tile first, few others improve on it
-    for i, j in [(i, i) for i in range(len(parts))] + list(itertools.combinations(range(len(parts)), 2)):
+    tiles = [(i, i) for i in range(len(parts))] + list(itertools.combinations(range(len(parts)), 2))
+    threads = torch.get_num_threads()
+    if threads == 1 or len(parts) < 4:
+        return _search(parts, half, tiles)[1]
+    with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        found = list(pool.map(lambda own: _search(parts, half, tiles[own::threads]), range(threads)))
+    torch.set_num_threads(threads)  # threads that start later ask what was set last
+    best, index = found[0]
+    for value, position in found[1:]:
+        better = torch.where(position < index, value >= best, value > best)
+        best, index = torch.where(better, value, best), torch.where(better, position, index)
+    return index
+
+
+def _search(parts: Sequence[Tensor], half: Tensor | None, tiles: Iterable[tuple[int, int]]) -> tuple[Tensor, Tensor]:
+    """The largest product of each row within these tiles (N,) and where it is (N,); the first of equals."""
+    count = sum(map(len, parts))
+    best = parts[0].new_full((count,), -torch.inf)
+    index = torch.zeros(count, dtype=torch.int64)
+    buffer = parts[0].new_empty(len(parts[0]) ** 2)
+    for i, j in tiles:
         row, column, top, left = parts[i], parts[j], i * TILE, j * TILE
         tile = torch.mm(row, column.T, out=buffer[: len(row) * len(column)].view(len(row), len(column)))
         if half is not None:
@@ -114,7 +133,7 @@ def closest(rows: Tensor, metric: Metric) -> Tensor:
         else:
             _improve(best[left : left + len(column)], index[left : left + len(column)], tile.T, top)
         _improve(best[top : top + len(row)], index[top : top + len(row)], tile, left)
-    return index
+    return best, index
 
 
 def _improve(best: Tensor, index: Tensor, tile: Tensor, offset: int) -> None:

@@ -122,3 +122,23 @@ def test_approximate_neighbours_and_their_recall() -> None:
 def test_wrong_arguments_are_refused(call, message: str) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(FedVisageError, match=message):
         call()
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+def test_any_number_of_threads_finds_the_same_neighbours_the_first_of_equals(threads: int) -> None:
+    rng = np.random.default_rng(5)
+    x = np.eye(40)[rng.integers(0, 40, 200)]  # everybody several times, and all products are exact
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(neighbours, "TILE", 16)
+        alone = first_neighbours(x)
+        torch.set_num_threads(threads)
+        try:
+            several = first_neighbours(x)
+            assert torch.get_num_threads() == threads
+        finally:
+            torch.set_num_threads(1)
+    assert np.array_equal(alone.position, several.position)
+    same = (x[:, None] == x).all(axis=2)
+    np.fill_diagonal(same, False)
+    twice = same.any(axis=1)
+    assert np.array_equal(alone.position[twice], same[twice].argmax(axis=1))
