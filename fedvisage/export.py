@@ -18,6 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedvisage.cards import make_card
+from fedvisage.core.codec import write_atomically
 from fedvisage.core.errors import FedVisageError
 from fedvisage.faces.template import ARCFACE_POINTS, ARCFACE_SIZE
 from fedvisage.models import Backbone, open_model, save_model
@@ -48,12 +50,15 @@ def description(model: Backbone) -> dict[str, str]:
 
 
 def export_model(source: str | Path, path: Path) -> dict[str, Any]:
-    """Write a model to `path` in the format of its suffix (.safetensors or .onnx); what was written and checked."""
+    """Write a model to `path` in the format of its suffix (.safetensors or .onnx), with its card; what was checked."""
     model = open_model(source)
-    about = description(model)
+    card = make_card(source, model, path.stem)
+    about = description(model) | dict(card.facts)
+    page = path.with_suffix(".card.md")
     if path.suffix == ".safetensors":
         save_model(path, model, about)
-        return {"file": str(path), "format": "safetensors", "metadata": about}
+        write_atomically(page, [card.markdown.encode()])
+        return {"file": str(path), "card": str(page), "format": "safetensors", "metadata": about}
     if path.suffix != ".onnx":
         raise FedVisageError(f"{path}: the suffix must be .safetensors or .onnx")
     if not path.parent.is_dir():
@@ -63,7 +68,15 @@ def export_model(source: str | Path, path: Path) -> dict[str, Any]:
     if not cosine >= LEAST_COSINE:
         path.unlink()
         raise FedVisageError(f"the ONNX model disagrees with the original (cosine {cosine:.6f}): nothing was written")
-    return {"file": str(path), "format": "onnx", "opset": OPSET, "least_cosine": cosine, "metadata": about}
+    write_atomically(page, [card.markdown.encode()])
+    return {
+        "file": str(path),
+        "card": str(page),
+        "format": "onnx",
+        "opset": OPSET,
+        "least_cosine": cosine,
+        "metadata": about,
+    }
 
 
 class _FromPixels(nn.Module):

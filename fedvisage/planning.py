@@ -24,37 +24,48 @@ from fedvisage.core.parcel import (
 )
 from fedvisage.core.phase import VALIDATOR, Phase
 from fedvisage.core.weights import Weights
+from fedvisage.costs import compute, set_size, with_people
 from fedvisage.models import Backbone
 
 FLOAT = 4
 
 
-def make_plan(recipe: Recipe) -> dict[str, Any]:
-    """Bytes per phase, party and group, totals per round and run, memory of server and party, parameter counts."""
+def make_plan(recipe: Recipe, people: int | None = None, images: int | None = None) -> dict[str, Any]:
+    """Bytes per phase, party and group, totals per round and run, memory of server and party, parameter counts.
+
+    `people` and `images` are those of a face set that is neither looked at nor known by its name; with them, or where
+    they are known, also the arithmetic of the whole run and an estimate of GPU hours.
+    """
     recipe = resolve(recipe)
+    size = set_size(recipe, people, images)
+    recipe = with_people(recipe, size)
     parts = build_parts(recipe)
     model = make_network(recipe, torch.device("meta"))
     freeze(model, recipe)
     weights = Weights(model, recipe.federation.batchnorm)
-    people = identities_per_party(recipe)
-    sizes = _group_sizes(recipe, weights, model, people)
+    each = identities_per_party(recipe)
+    if parts.method.pools:
+        each *= recipe.partition.parties
+        pooled = {"parties": 1, "identities_per_party": each, "groups": {}}
+        recipe = recipe.model_copy(update={"partition": recipe.partition.model_copy(update=pooled)})
+    sizes = _group_sizes(recipe, weights, model, each)
     wire = []
     phases = Assembly(parts.components).phases.values()
     for phase in phases:
-        wire += _phase_rows(phase, sizes, people, recipe.partition.parties)
+        wire += _phase_rows(phase, sizes, each, recipe.partition.parties)
     totals = _totals(wire, recipe)
     state = group_bytes(weights.backbone) + group_bytes(weights.buffers)
     individual = sum(row["bytes"] for row in wire if row["how"] == "individual" and row["group"] != "statistics")
     trains = [phase for phase in phases if phase.trains]
     individual += sum(sizes[group] for phase in trains for group in parts.weighting.individual & set(phase.up))
-    step = _server_step(parts.components, people * recipe.partition.parties, model.metadata.embedding_size)
+    step = _server_step(parts.components, each * recipe.partition.parties, model.metadata.embedding_size)
     return {
         "recipe": recipe.name,
         "method": recipe.method["name"],
         "parties": recipe.partition.parties,
         "participants": participants(recipe),
         "rounds": recipe.federation.rounds,
-        "identities_per_party": people,
+        "identities_per_party": each,
         "backbone": {
             "name": model.metadata.name,
             "parameters": model.metadata.parameters,
@@ -66,6 +77,7 @@ def make_plan(recipe: Recipe) -> dict[str, Any]:
         "wire": wire,
         "totals": totals,
         "server_step": step,
+        "compute": compute(recipe, parts, model, size, participants(recipe)) if size else {},
         "memory": {
             "server": 2 * state + individual * participants(recipe) + int(step.get("memory", 0)),
             "party": 4 * state + activation_bytes(model, recipe.training.batch_size),

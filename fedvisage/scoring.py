@@ -100,6 +100,7 @@ class TestSet:
         self.rates = all_pairs_verification(embeddings, self.labels, self.settings.fars).rates
         score["tar"] = _by_far(self.settings, self.rates)
         if curve:
+            score["thresholds"] = {f"{rate.far:g}": rate.threshold for rate in self.rates if rate.reason is None}
             score["roc"] = self._roc(embeddings)
         if self.domains:
             score["domains"] = {name: domain.score(embeddings) for name, domain in self.domains.items()}

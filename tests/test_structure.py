@@ -27,7 +27,9 @@ EVERYTHING = {
 }
 TOP = {
     "build",
+    "cards",
     "classmap",
+    "costs",
     "deploy",
     "export",
     "pipeline",

@@ -26,4 +26,4 @@ def export_command(
     checked = (
         f", agrees with the original (least cosine {result['least_cosine']:.6f})" if "least_cosine" in result else ""
     )
-    print(f"{out}: {result['format']}{checked}")
+    print(f"{out}: {result['format']}{checked}\ncard: {result['card']}")

@@ -22,8 +22,10 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from fedvisage.cli.output import Json, show_json, show_table
+from fedvisage.cli.output import Json, show_json, show_table, size
 from fedvisage.core.errors import FedVisageError
+from fedvisage.costs import UTILISATION
+from fedvisage.planning import make_plan
 from fedvisage.studies import (
     Cell,
     Entry,
@@ -139,6 +141,29 @@ class CellBars:
         else:
             self._progress.update(self._tasks[key], completed=self._shares[key])
         self._progress.update(self._whole, completed=sum(self._shares.values()))
+
+
+@app.command("plan")
+def plan_command(name: Name, scale: Scale = "paper", as_json: Json = False) -> None:
+    """Say what every row of a study costs before anything runs: bytes, memory, and an estimate of GPU hours."""
+    study = load_study(name)
+    plans = {cell.row: make_plan(cell.recipe) for cell in cells(name, scale, [1])}
+    if as_json:
+        show_json(plans)
+        return
+    rows = []
+    for row in study.rows:
+        plan = plans[row.name]
+        totals, memory, work = plan["totals"], plan["memory"], plan["compute"]
+        hours = f"{work['gpu_hours']['V100']:,.3g}" if work else "-"
+        crossing = [size(totals["down"]), size(totals["up"]), size(totals["run"])]
+        rows.append([row.label, str(plan["rounds"]), *crossing, size(memory["server"]), size(memory["party"]), hours])
+    print(f"{study.title} ({study.source}), {scale} scale, one seed")
+    heads = ["", "rounds", "down, party and round", "up", "whole run", "server memory", "party memory", "V100 hours"]
+    show_table(heads, rows)
+    print(
+        f"\nhours: fp32 at {UTILISATION:.0%} of the data sheet's peak, an estimate; `--json` has other GPUs and counts"
+    )
 
 
 @app.command("report")

@@ -262,6 +262,10 @@ class Method(Component):
         """Whether the run must bring class embeddings of public people, and public people's images to every party."""
         return False
 
+    def forward_images(self, own: float, public: float) -> float:
+        """Images that a party of `own` training images runs forward in a round besides training; for plans."""
+        return 0.0
+
     @property
     def keeps_class_embeddings(self) -> bool:
         """Whether parties keep the class embeddings of their own people, which a server regulariser can act on."""

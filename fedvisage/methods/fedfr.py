@@ -87,6 +87,11 @@ class FedFR(FedAvg):
         """Unless a second stage goes on with them where no server can reach."""
         return super().keeps_class_embeddings and self.second_stage == "none"
 
+    def forward_images(self, own: float, public: float) -> float:
+        """Hard negatives look at everybody; the contrastive term runs two more networks on every training image."""
+        looked_at = own + public if self.public == "hard" else 0.0
+        return looked_at + (2 * own * (self.training.local_epochs or 1) if self.contrastive else 0.0)
+
     def phases(self) -> tuple[Phase, ...]:
         """As in FedAvg, with public class embeddings both ways; and the second stage, if any."""
         join, train = super().phases()

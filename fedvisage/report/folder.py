@@ -72,6 +72,9 @@ class Score(BaseModel):
     histogram: Histogram | None = None
     roc: tuple[tuple[float, float], ...] = ()
     """(false accept rate, true accept rate), from strict to lenient."""
+    thresholds: dict[str, float] = {}
+    """By false accept rate: the cosine above which a pair is accepted."""
+    domains: dict[str, Score] = {}
     parties: dict[str, Score] | None = None
     """Where every party has its own model; the numbers above are then means and spreads over the parties."""
 
