@@ -2,14 +2,14 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo smoke test lint types bench clean
+.PHONY: setup demo smoke test lint types docs bench clean
 
 setup: .venv/installed
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,track,pretrained,onnx,nvflare]"
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,docs,track,pretrained,onnx,nvflare]"
 	touch $@
 
 demo: setup
@@ -28,8 +28,11 @@ types: setup
 test: lint types
 	$(BIN)/pytest
 
+docs: setup
+	$(BIN)/mkdocs build --quiet --strict
+
 bench: setup
 	$(BIN)/python -m benchmarks $(if $(FULL),--full)
 
 clean:
-	rm -rf .venv runs .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv runs site .mypy_cache .ruff_cache .pytest_cache .hypothesis

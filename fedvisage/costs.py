@@ -17,6 +17,7 @@ from torch import nn
 from fedvisage.build import Parts
 from fedvisage.config import People, Recipe
 from fedvisage.core.errors import FedVisageError
+from fedvisage.core.phase import VALIDATOR
 from fedvisage.models import Backbone
 
 
@@ -34,8 +35,8 @@ KNOWN = {
     "ms1mv2-10k": Size(10_000, 1_000_000, "Liu et al. 2022: 10,000 people of nominally 100 images"),
     "asian-deepglint": Size(93_979, 2_830_146, "InsightFace's faces_glintasia"),
     "vggface2": Size(8_631, 3_137_807, "InsightFace's faces_vgg_112x112"),
-    "fedfrbench-caucasian": Size(87_072, 4_434_177, "Zhuang et al. 2022, Table 1"),
-    "fedfrbench-african": Size(7_000, 324_376, "Zhuang et al. 2022, Table 1"),
+    "ms1m-caucasian": Size(87_072, 4_434_177, "Zhuang et al. 2022, Table 1"),
+    "ms1m-african": Size(7_000, 324_376, "Zhuang et al. 2022, Table 1"),
 }
 """Face sets that the papers train on, by the name of their folder."""
 GPUS = {"GTX 1080 Ti": 11.3, "T4": 8.1, "V100": 15.7, "RTX 3090": 35.6, "A100": 19.5}
@@ -53,13 +54,21 @@ def set_size(recipe: Recipe, people: int | None = None, images: int | None = Non
         return Size(people, images, "as given")
     if faces.source == "synthetic":
         return Size(faces.identities, faces.identities * faces.images_per_identity, "as generated")
-    sources = (faces.source,) if isinstance(faces.source, str) else faces.source
-    found = [KNOWN.get(Path(source).name) for source in sources]
+    found = [KNOWN.get(source) for source in _trained_on(recipe)]
     if None in found:
         return None
     known = [size for size in found if size is not None]
     said = "; ".join(dict.fromkeys(size.source for size in known))
     return Size(sum(size.people for size in known), sum(size.images for size in known), said)
+
+
+def _trained_on(recipe: Recipe) -> list[str]:
+    """Names of the sets that parties train on: the domains of their groups where all say one, else all there are."""
+    sources = (recipe.faces.source,) if isinstance(recipe.faces.source, str) else recipe.faces.source
+    named = [Path(source).name for source in sources]
+    domains = [group.domain for group in recipe.partition.groups.values() if group.role != VALIDATOR]
+    said = [domain for domain in dict.fromkeys(domains) if domain is not None]
+    return said if len(named) > 1 and domains and None not in domains and set(said) <= set(named) else named
 
 
 def with_people(recipe: Recipe, size: Size | None) -> Recipe:
@@ -140,6 +149,6 @@ def _shares(recipe: Recipe, size: Size) -> tuple[float, float]:
 
 
 def _group_people(recipe: Recipe) -> float:
-    groups = [group for group in recipe.partition.groups.values() if group.role != "validator"]
+    groups = [group for group in recipe.partition.groups.values() if group.role != VALIDATOR]
     said = [group.identities_per_party * group.parties for group in groups if group.identities_per_party]
     return sum(said) / recipe.partition.parties if groups and len(said) == len(groups) else 0.0

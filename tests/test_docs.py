@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedvisage.cli.listings import crossing_page
+import pytest
+
+from fedvisage.cli.listings import crossing_page, read_measured
+from fedvisage.comparison import ROUNDS, comparison_page, recipe_for
 from fedvisage.config import shipped_recipes
+from fedvisage.core.method import METHODS
+from fedvisage.planning import make_plan
 
 ROOT = Path(__file__).parents[1]
 
@@ -19,3 +24,26 @@ def test_the_readme_shows_both_commands_and_every_shipped_recipe() -> None:
     readme = (ROOT / "README.md").read_text("utf-8")
     for words in ("make demo", "make test", *shipped_recipes()):
         assert words in readme
+
+
+def measured() -> dict[str, dict[str, float]]:
+    return read_measured(ROOT / "docs" / "measured-methods.json")
+
+
+def test_the_comparison_of_methods_is_the_generated_one() -> None:
+    page = (ROOT / "docs" / "comparison.md").read_text("utf-8")
+    command = "fedvisage methods --comparison docs/measured-methods.json > docs/comparison.md"
+    assert page == comparison_page(measured()), f"run: {command}"
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_what_was_measured_is_what_the_method_sends_today(name: str) -> None:
+    """The plan of the same federation: what it sends each round, as far as the plan can know it."""
+    plan = make_plan(recipe_for(name))
+    parties = plan["participants"]
+    for way in ("down", "up"):
+        planned = plan["totals"][way] * parties * ROUNDS
+        # Besides: the start model to whoever joins, people whom clustering finds, and nothing yet in the first round.
+        once = sum(row["bytes"] for row in plan["wire"] if row["when"] != "round" and row["direction"] == way) * parties
+        assert measured()[name][way] >= 0.995 * planned, f"measure again: {way}"
+        assert measured()[name][way] <= planned + once + 0.01 * planned + 4096, f"measure again: {way}"

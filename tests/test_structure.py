@@ -29,6 +29,7 @@ TOP = {
     "build",
     "cards",
     "classmap",
+    "comparison",
     "costs",
     "deploy",
     "export",

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from fedvisage.build import default_components
 from fedvisage.cli.output import Json, show_json, show_table
+from fedvisage.comparison import comparison_page, measure
+from fedvisage.core.codec import write_atomically
+from fedvisage.core.errors import FedVisageError
 from fedvisage.core.method import METHODS, WEIGHTINGS, Component
 from fedvisage.core.parcel import GROUPS
 from fedvisage.models import BACKBONES, MODEL_FILES, create_backbone
@@ -20,8 +25,23 @@ def methods_command(
     markdown: Annotated[
         bool, typer.Option("--markdown", help="Print the table of what crosses, as in the docs.")
     ] = False,
+    measure_to: Annotated[
+        Path | None,
+        typer.Option("--measure", help="Run every method on a small federation, write figures here."),
+    ] = None,
+    comparison: Annotated[
+        Path | None, typer.Option(help="Print the comparison of methods, as in the docs, with these measured figures.")
+    ] = None,
 ) -> None:
     """List the methods, with what leaves a party under each."""
+    if measure_to is not None:
+        figures = measure(lambda name: print(name, flush=True))
+        text = ",\n".join(f" {json.dumps(name)}: {json.dumps(numbers)}" for name, numbers in figures.items())
+        write_atomically(measure_to, [f"{{\n{text}\n}}\n".encode()])
+        return
+    if comparison is not None:
+        print(comparison_page(read_measured(comparison)), end="")
+        return
     if markdown:
         print(crossing_page(), end="")
         return
@@ -40,6 +60,15 @@ def methods_command(
         text = "all images" if entry["pools"] else ", ".join(f"{group} ({how})" for group, how in leaves.items())
         rows.append([name, entry["summary"], text])
     show_table(["method", "what it does", "what leaves a party"], rows)
+
+
+def read_measured(path: Path) -> dict[str, dict[str, float]]:
+    """The figures that `--measure` wrote."""
+    try:
+        found: dict[str, dict[str, float]] = json.loads(path.read_text("utf-8"))
+        return found
+    except (OSError, ValueError) as error:
+        raise FedVisageError(f"cannot read {path}: {error}") from None
 
 
 def crossing_page() -> str:
