@@ -12,7 +12,7 @@ from fedvisage.losses._regularisers import check_class_embeddings, check_owner, 
 
 RESOLUTION = 1 / 2048
 """Width of the bins behind the quantiles of `party_cosines`."""
-TILE = 2048
+TILE = 1024
 
 
 class CosineSummary(NamedTuple):
