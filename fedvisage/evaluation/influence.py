@@ -101,6 +101,24 @@ def every_pair(embeddings: ArrayLike, labels: ArrayLike, far: float, dtype: DTyp
     return ScoredPairs(genuine, person, impostor, left, right, images * (len(identity) - images))
 
 
+def pairs_with(embeddings: ArrayLike, labels: ArrayLike, local: ArrayLike, people: int) -> ScoredPairs:
+    """All unordered pairs of embeddings (M, d) of persons `labels` (M,) with at least one image that is `local` (M,).
+
+    All scores are held: for as many local images times images as memory has room for.
+    """
+    person, here = np.asarray(labels, np.int64), np.flatnonzero(np.asarray(local))
+    unit = checks.unit_rows("embeddings", checks.embeddings("embeddings", embeddings)).astype(np.float32)
+    scores = (unit[here] @ unit.T).astype(np.float64)
+    order = np.full(len(person), len(person))
+    order[here] = here
+    counted = here[:, None] < order  # a pair of two local images counts once
+    same = person[here][:, None] == person
+    own, other = np.nonzero(counted & same)
+    i, j = np.nonzero(counted & ~same)
+    sides = np.concatenate([person[here][own], person[here][i]]), np.concatenate([person[other], person[j]])
+    return listed_pairs(np.concatenate([scores[own, other], scores[i, j]]), *sides, people)
+
+
 def tar_influence(pairs: ScoredPairs, far: float) -> Floats:
     """Of the exact TAR at `far`, the threshold following the impostors: the influence of each person."""
     people, impostors = len(pairs.touching), pairs.impostors

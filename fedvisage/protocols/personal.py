@@ -21,6 +21,7 @@ from fedvisage.deploy import PartyFolder, open_party_folder
 from fedvisage.deploy.desk import own_share
 from fedvisage.deploy.party import GLOBAL_MODEL, MODEL, SETTINGS
 from fedvisage.evaluation import Personal, macro_average, personal_protocol
+from fedvisage.evaluation.influence import pairs_with, tar_influence
 from fedvisage.faces.faceset import Faces, FaceSet, Indices
 from fedvisage.faces.partition import Partition
 from fedvisage.models import Backbone, load_model
@@ -29,6 +30,8 @@ from fedvisage.protocols.subject import Data, Subject, some_of
 from fedvisage.training import embed_images
 
 VARIANTS = ("parity", "clean")
+MOST_PAIRS = 50_000_000
+"""Up to so many pairs of a party their people's influences are told."""
 Embeddings = NDArray[np.float32]
 Labels = NDArray[np.int64]
 
@@ -58,8 +61,13 @@ def personal(data: Data, subject: Subject, options: Options) -> Result:
             continue
         train = np.array(share.train)
         embed = embedders.of(name)
-        parties[name] = _score(embed(images), labels, embed(train), faces.labels[train], options)
+        seen = embed(images)
+        parties[name] = _score(seen, labels, embed(train), faces.labels[train], options)
+        if options.influence:
+            _add_influence(result, parties[name], seen, labels, np.isin(labels, faces.labels[train]), len(faces.names))
     _describe(result, parties)
+    result.people = faces.names
+    result.influence = {name: total / len(parties) for name, total in result.influence.items()}
     if subject.file is None:
         result.note(_models_used(options.which, embedders.own, len(parties)))
     result.note("counts are sums over the parties; rates are means over them" if len(parties) > 1 else "one party")
@@ -104,6 +112,21 @@ def _hosts_model(party: PartyFolder, subject: Subject, options: Options) -> Back
 def _score(test: Embeddings, labels: Labels, gallery: Embeddings, known: Labels, options: Options) -> Personal:
     fars, fpirs = options.fars or (1e-6, 1e-5), options.fpirs or (1e-5, 1e-4)
     return personal_protocol(test, labels, gallery, known, fars=fars, fpirs=fpirs)
+
+
+def _add_influence(
+    result: Result, party: Personal, test: Embeddings, labels: Labels, local: NDArray[np.bool_], people: int
+) -> None:
+    """How much each person moves a party's clean rates, added up; not where the pairs are too many to hold."""
+    if np.count_nonzero(local) * len(labels) > MOST_PAIRS:
+        return
+    pairs = pairs_with(test, labels, local, people)
+    for name, value in party.rates("clean").items():
+        kind, _, rate = name.partition("@")
+        if kind == "tar" and np.isfinite(value):
+            key = f"TAR@{rate} (clean)"
+            before = result.influence.get(key, np.zeros(people))
+            result.influence[key] = before + tar_influence(pairs, float(rate))
 
 
 def _describe(result: Result, parties: dict[str, Personal]) -> None:

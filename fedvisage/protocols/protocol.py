@@ -66,6 +66,8 @@ class Result:
     details: dict[str, Any] = field(default_factory=dict)
     influence: dict[str, NDArray[np.float64]] = field(default_factory=dict)
     """By metric, where asked for: how much each person of the face set moves it (see `evaluation.influence`)."""
+    people: tuple[str, ...] = ()
+    """Who they are, where it is not the people of the face set."""
 
     def rate(self, name: str, rate: Rate | Tpir) -> None:
         """Take in a rate, with the reason where it is NaN."""

@@ -29,9 +29,9 @@ def redrawn(study: Study, columns: Sequence[Column], numbers: Numbers) -> list[F
         }
         if not measured:
             continue
-        if study.figure is None:
+        if study.figure is None and column.unit == "percent":
             found.append(_dots(study, column, numbers))
-        elif study.figure.kind == "bars":
+        elif study.figure is None or study.figure.kind == "bars":
             found.append(_bars(study, column, numbers))
         else:
             found.append(_lines(study, column.name, measured, "ours"))
@@ -73,8 +73,7 @@ def _lines(study: Study, column: str, values: Mapping[str, float], whose: str) -
 
 def _bars(study: Study, column: Column, numbers: Numbers) -> Figure | None:
     """A bar per row, or its difference from the row that is taken as nought."""
-    assert study.figure is not None
-    zero = study.figure.relative_to
+    zero = study.figure.relative_to if study.figure else ""
     origin = numbers.get(zero, {}).get(column.name)
     if zero and (origin is None or math.isnan(origin.mean)):
         return None
@@ -88,7 +87,8 @@ def _bars(study: Study, column: Column, numbers: Numbers) -> Figure | None:
         bars.append(Bar(row.label, tones[row.name], value, None if math.isnan(spread) else spread))
     if not bars:
         return None
-    label = f"points above {_label(study, zero)}" if zero else f"{column.name}, percent"
+    unit = ", percent" if column.unit == "percent" else ""
+    label = f"points above {_label(study, zero)}" if zero else f"{column.name}{unit}"
     said = listed([f"{bar.label} {bar.value:.1f}" for bar in bars])
     svg = charts.bar_chart(bars, label, f"{column.name}, {label}. {said}.", bool(zero))
     return Figure(column.name, svg, "Whiskers: one standard deviation over seeds." if _whiskers(bars) else "")

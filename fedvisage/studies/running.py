@@ -169,7 +169,9 @@ def _is_missing(measure: Measure, result: Mapping[str, Any], data: Path, folder:
 
 
 def _tells_people(measure: Measure) -> bool:
-    return measure.protocol in (TEST, "all-pairs", "lfw", "rfw")
+    return measure.protocol in (TEST, "all-pairs", "lfw", "rfw") or (
+        measure.protocol == "personal" and measure.metric.startswith("TAR") and "clean" in measure.metric
+    )
 
 
 def _is_at_hand(measure: Measure, data: Path) -> bool:
@@ -205,7 +207,7 @@ def _add(result: dict[str, Any], measure: Measure, folder: Path, recipe: Recipe,
     found = evaluate(measure.protocol, data, subject, _options(measure))
     result["scores"][measure.key] = _share(measure, found.table()["metrics"])
     if measure.metric in found.influence:
-        digest = people_digest(data.faces.names)
+        digest = people_digest(found.people or data.faces.names)
         result.setdefault("people", {})[measure.key] = pack(found.influence[measure.metric], digest)
 
 

@@ -14,6 +14,7 @@ from fedvisage.evaluation.influence import (
     accuracy_influence,
     every_pair,
     listed_pairs,
+    pairs_with,
     share_influence,
     tar_influence,
 )
@@ -112,3 +113,18 @@ def test_a_rate_below_the_resolution_has_no_influence() -> None:
     embeddings, labels = faces(4, people=5)
     with pytest.raises(FedVisageError, match="cannot show a false accept rate"):
         tar_influence(every_pair(embeddings, labels, 1e-6), 1e-6)
+
+
+def test_pairs_with_local_images_are_those_of_the_slow_way() -> None:
+    embeddings, labels = faces(4, people=12, images=3)
+    local = labels < 4
+    left, right = np.triu_indices(len(labels), 1)
+    wanted = local[left] | local[right]
+    left, right = left[wanted], right[wanted]
+    unit = embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True)
+    slow = listed_pairs((unit @ unit.T)[left, right], labels[left], labels[right], 12)
+    fast = pairs_with(embeddings, labels, local, 12)
+    assert np.array_equal(fast.touching, slow.touching)
+    assert np.sort(fast.genuine) == pytest.approx(np.sort(slow.genuine), abs=1e-5)
+    assert fast.impostor == pytest.approx(slow.impostor, abs=1e-5)
+    assert tar_influence(fast, 0.1) == pytest.approx(tar_influence(slow, 0.1), abs=1e-6)

@@ -394,3 +394,15 @@ def test_variants_run_every_row_again_and_are_compared_like_with_like(tmp_path: 
     assert (found.low, found.high, found.seeds) == (low.name, high.name, 2)
     assert found.ours == pytest.approx(1.0)
     assert found.spread == pytest.approx(0.0, abs=1e-9)
+
+
+def test_the_personal_protocol_tells_people_too(tmp_path: Path) -> None:
+    """Its clean 1:1 rates: by every person of the run's faces, nobody but those with held-out images moving them."""
+    one = next(found for found in cells("fedfr/table-1", "smoke", [1]) if found.recipe.method["name"] == "fedfr")
+    content = json.loads(run_cell(one, tmp_path / "work", tmp_path / "results").read_text())
+    kept = {key: unpack(value) for key, value in content["people"].items() if "(clean)" in key and "TAR@" in key}
+    assert kept
+    for key, influence in kept.items():
+        assert content["scores"][key] is not None
+        assert len(influence) == one.recipe.faces.identities
+        assert influence.any()
