@@ -18,9 +18,10 @@ from fedvisage.build import resolve
 from fedvisage.config import Recipe
 from fedvisage.core.parcel import PRIVATE_EMBEDDINGS
 from fedvisage.deploy.folder import Deployment, Settings
-from fedvisage.deploy.processes import _CHILDREN, down, end, running, up
+from fedvisage.deploy.processes import _CHILDREN, Running, down, end, running, up
 from fedvisage.deploy.provision import create, free_port
 from fedvisage.deploy.shares import hand_out, roles_of
+from fedvisage.federation.nvflare.console import ADMIN
 from fedvisage.privacy import Policy
 
 RECIPE = """
@@ -90,6 +91,18 @@ class Hosts:
             psutil.Process(one.pid).kill()
         end(found)
 
+    def jobs(self) -> list[Running]:
+        """Processes of jobs, at any host."""
+        return [one for one in running(self.deployment) if not one.parent]
+
+    def consoles(self) -> list[int]:
+        """Processes that talk to the server as its administrator, other than the one of this process."""
+        import psutil
+
+        found = [process.info for process in psutil.process_iter(["pid", "ppid", "cmdline"])]
+        ours = [one for one in found if {str(ADMIN), str(self.deployment.admin)} <= set(one["cmdline"] or [])]
+        return [one["pid"] for one in ours if one["ppid"] != os.getpid()]
+
     def start(self, host: str) -> None:
         """Run a host's start script, as its operator would."""
         folder = self.deployment.folder if host == "server" else self.deployment.party(host)
@@ -124,6 +137,7 @@ def started(folder: Path, recipe: Recipe) -> Iterator[Hosts]:
         if before is not None:
             os.environ["PYTHONPATH"] = before
     assert running(deployment) == []
+    assert not {"run.sock", "job"} & {path.name for path in deployment.server.iterdir()}
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:

@@ -28,7 +28,7 @@ def strict(hosts: Hosts) -> Iterator[PartyFolder]:
 def test_a_party_that_keeps_its_class_embeddings_refuses_fedgc(
     hosts: Hosts, strict: PartyFolder, tmp_path: Path
 ) -> None:
-    recipe = recipe_with(tmp_path, {"method.name": "fedgc", "federation.evaluate_every": 0})
+    recipe = recipe_with(tmp_path, {"method.name": "fedgc", "federation.evaluate_every": 0, "federation.rounds": 1})
     out = tmp_path / "run"
     fv.run(recipe, out=out, on=hosts.folder)
     reason = f"policy: {PRIVATE_EMBEDDINGS} may not leave, and phase 'train' sends it"

@@ -35,6 +35,8 @@ def test_a_run_survives_the_death_of_itself_and_of_the_server(hosts: Hosts, undi
         metrics = out / "metrics.jsonl"
         assert eventually(lambda: metrics.exists() and any(r["round"] == 1 for r in rows(out)), 120)
         os.kill(running.pid, signal.SIGKILL)
+    assert eventually(lambda: not hosts.jobs(), 60), f"still at work: {hosts.jobs()}"
+    assert eventually(lambda: not hosts.consoles(), 10), f"still at work: {hosts.consoles()}"
 
     def watch(event: Event) -> None:
         if (event.kind, event.phase, event.round, event.done) == ("answer", "train", 2, 1):

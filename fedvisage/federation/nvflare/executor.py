@@ -6,6 +6,10 @@ process, network and open face files are kept for as long as the job lasts.
 
 from __future__ import annotations
 
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -29,6 +33,11 @@ from fedvisage.federation.nvflare.wire import (
     look,
     reason_of,
 )
+
+INTERVAL = 0.5
+"""Seconds between looks at whether the job is over."""
+GRACE = 10.0
+"""Seconds that work may go on after it."""
 
 
 class Desk(Protocol):
@@ -59,11 +68,12 @@ class PartyExecutor(Executor):
         """Answer a task; an error becomes a result that says what happened."""
         answer = Shareable()
         try:
-            if task_name == PREPARE:
-                self._prepare(bytes(look(shareable[OWN])), fl_ctx)
-                answer[ANSWER] = encode(Parcel())
-            else:
-                answer[ANSWER] = self._handle(task_name, join_parts(shareable[SHARED], shareable[OWN]))
+            with _ended_with_its_job(abort_signal):
+                if task_name == PREPARE:
+                    self._prepare(bytes(look(shareable[OWN])), fl_ctx)
+                    answer[ANSWER] = encode(Parcel())
+                else:
+                    answer[ANSWER] = self._handle(task_name, join_parts(shareable[SHARED], shareable[OWN]))
         except Exception as error:
             self.log_exception(fl_ctx, f"task {task_name} failed")
             return failed(reason_of(error))
@@ -87,6 +97,25 @@ class PartyExecutor(Executor):
         if self._desk is not None:
             self._desk.close()
             self._desk = None
+
+
+@contextmanager
+def _ended_with_its_job(abort_signal: Signal) -> Iterator[None]:
+    """End this process where the job is over and the work within goes on regardless: nobody waits for its answer."""
+    done = threading.Event()
+
+    def watch() -> None:
+        while not abort_signal.triggered:
+            if done.wait(INTERVAL):
+                return
+        if not done.wait(GRACE):
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        yield
+    finally:
+        done.set()
 
 
 def failed(reason: str) -> Shareable:
