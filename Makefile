@@ -26,7 +26,8 @@ types: setup
 	$(BIN)/mypy
 
 test: lint types
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist loadfile --ignore tests/nvflare
+	$(BIN)/pytest tests/nvflare  # real hosts, which keep both cores busy by themselves
 
 docs: setup
 	$(BIN)/mkdocs build --quiet --strict
