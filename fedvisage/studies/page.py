@@ -76,6 +76,8 @@ def summary(found: Sequence[Ordering], begun: bool) -> str:
     said = f"{counts['agree']} of the paper's {plural(counts['orderings'], 'ordering')} hold in our means"
     said += f", {counts['clear']} of them beyond chance"
     against = counts["against"]
+    if all(one.seeds == 1 for one in found):
+        said += " (of people only: there is one seed)"
     return said + (f"; {plural(against, 'is', 'are')} clearly reversed." if against else "; none is clearly reversed.")
 
 

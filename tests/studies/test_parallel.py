@@ -100,7 +100,7 @@ def _working(place: Path) -> list[int]:
 
 
 def _wait(until: Any, process: subprocess.Popen[bytes] | None = None) -> None:
-    end = time.monotonic() + 60
+    end = time.monotonic() + 120
     while not until():
         assert time.monotonic() < end, "it took too long"
         assert process is None or process.poll() is None, "the study ended before it could be killed"

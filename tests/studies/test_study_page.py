@@ -59,6 +59,11 @@ def test_a_clearly_reversed_ordering_is_named_first(made_up: Make) -> None:
     assert "1 is clearly reversed" in page.text
 
 
+def test_with_one_seed_the_page_says_that_chance_is_that_of_people_only(made_up: Make) -> None:
+    page = page_of("fedgc/table-4", made_up("fedgc/table-4", SCORES, [1]))
+    assert "beyond chance (of people only: there is one seed); none is clearly reversed" in page.text
+
+
 def test_cost_and_what_is_missing_are_said(made_up: Make) -> None:
     page = page_of("fedgc/table-5", made_up("fedgc/table-5", {"softmax-fedpe": 0.7}, [1]))
     assert page.tables["Cost of a run"][1] == ["softmax, FedPE", "1", "12.0 MB", "62 s"]
