@@ -160,7 +160,7 @@ table = {
     "backbone": {"name": sys.argv[3]},
     "training": {"batch_size": 2, "steps": 1},
     "method": {"name": "fedpe"},
-    "federation": {"rounds": 2, "guard": {"norm_multiple": 1e9}},
+    "federation": {"rounds": int(sys.argv[4]), "guard": {"norm_multiple": 1e9}},
     "evaluation": {"pairs": 0},
 }
 fv.run(
@@ -182,8 +182,8 @@ def server_memory() -> list[Row]:
     size = sum(p.numel() * 4 for p in model.parameters()) / 1e6
     with federation(3, 112, 4) as deployment:
         up(deployment)
-        base = peaks_of_run(deployment, "ir-tiny")
-        full = peaks_of_run(deployment, "ir-18")
+        base = peaks_of_run(deployment, "ir-tiny", 1)
+        full = peaks_of_run(deployment, "ir-18", 2)
     name, against = "server's memory, fedpe, IR-18, 3 hosts", "the model's size"
     return [
         Row.of(name, full[WHOLE] - base[WHOLE], size, "MB", against, "< 6"),
@@ -192,10 +192,10 @@ def server_memory() -> list[Row]:
     ]
 
 
-def peaks_of_run(deployment: Deployment, backbone: str) -> dict[str, float]:
+def peaks_of_run(deployment: Deployment, backbone: str, rounds: int) -> dict[str, float]:
     """Most memory (MB) during a run: of all processes of the server's host together, and what its job grew by."""
     with TemporaryDirectory() as out:
-        command = [sys.executable, "-c", RUN, str(deployment.folder), f"{out}/run", backbone]
+        command = [sys.executable, "-c", RUN, str(deployment.folder), f"{out}/run", backbone, str(rounds)]
         process = subprocess.Popen(command, stdout=subprocess.PIPE)
         assert process.stdout is not None
         os.set_blocking(process.stdout.fileno(), False)
@@ -213,7 +213,7 @@ def peaks_of_run(deployment: Deployment, backbone: str) -> dict[str, float]:
             for pid in (pid for pid, job in pids.items() if job):
                 start = before.setdefault(pid, held[pid]) if begun else held[pid]
                 peaks[JOB] = max(peaks[JOB], held[pid] - start)
-            time.sleep(0.02)
+            time.sleep(0.05)
         process.stdout.close()
         assert process.returncode == 0, f"the run of {backbone} failed"
         return peaks
