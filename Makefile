@@ -26,7 +26,7 @@ types: setup
 	$(BIN)/mypy
 
 test: lint types
-	$(BIN)/pytest -n 2 --dist loadfile --ignore tests/nvflare
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --ignore tests/nvflare
 	$(BIN)/pytest tests/nvflare  # real hosts, which keep both cores busy by themselves
 
 docs: setup

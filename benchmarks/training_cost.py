@@ -18,7 +18,7 @@ ROUNDS = {"smoke": 2, "normal": 6, "full": 12}
 
 
 def measure(scale: Scale) -> list[Row]:
-    rows = [_measure("ir-tiny", 64, ROUNDS[scale])]
+    rows = [_measure("ir-tiny", 32 if scale == "smoke" else 64, ROUNDS[scale])]
     return [*rows, _measure("ir-18", 112, 2)] if scale == "full" else rows
 
 

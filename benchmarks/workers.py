@@ -12,6 +12,7 @@ from fedvisage.methods.fedavg import FedPE
 from fedvisage.methods.weightings import BySamples
 
 ROUNDS = {"smoke": 2, "normal": 6, "full": 12}
+IMAGES = {"smoke": 3, "normal": 30, "full": 30}
 
 
 def measure(scale: Scale) -> list[Row]:
@@ -19,7 +20,7 @@ def measure(scale: Scale) -> list[Row]:
     for workers in (1, 2):
         recipe = Recipe.model_validate(
             {
-                "faces": {"identities": 64, "images_per_identity": 30, "size": 48},
+                "faces": {"identities": 64, "images_per_identity": IMAGES[scale], "size": 48},
                 "partition": {"parties": 8, "held_out": 0},
                 "federation": {"rounds": ROUNDS[scale], "workers": workers},
             }

@@ -12,6 +12,12 @@ from hypothesis import HealthCheck, settings
 torch.set_num_threads(1)
 settings.register_profile("fedvisage", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("fedvisage")
+LONG = ("tests/studies/", "tests/test_documented_commands.py", "tests/e2e/")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files begin, so that of two processes none waits for the other's last one."""
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
 
 
 @pytest.fixture(scope="session")
