@@ -8,6 +8,7 @@ them as an order of magnitude.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -103,14 +104,19 @@ def operations(model: Backbone) -> int:
         elif isinstance(layer, nn.Linear):
             total += 2 * layer.in_features * output[0].numel()
 
-    hooks = [layer.register_forward_hook(count) for layer in model.modules()]
+    watch_pass(model, model.modules(), count)
+    return total
+
+
+def watch_pass(model: Backbone, layers: Iterable[nn.Module], watch: Callable[[nn.Module, Any, Any], None]) -> None:
+    """Send two images without content through a network on the device `meta`, and show `watch` what layers give."""
+    hooks = [layer.register_forward_hook(watch) for layer in layers]
     try:
         size = model.metadata.image_size
         model(torch.empty(2, 3, size, size, device="meta"))
     finally:
         for hook in hooks:
             hook.remove()
-    return total
 
 
 def compute(recipe: Recipe, parts: Parts, model: Backbone, size: Size, parties: int) -> dict[str, Any]:

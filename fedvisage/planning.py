@@ -24,7 +24,7 @@ from fedvisage.core.parcel import (
 )
 from fedvisage.core.phase import VALIDATOR, Phase
 from fedvisage.core.weights import Weights
-from fedvisage.costs import compute, set_size, with_people
+from fedvisage.costs import compute, set_size, watch_pass, with_people
 from fedvisage.models import Backbone
 
 FLOAT = 4
@@ -139,13 +139,7 @@ def activation_bytes(model: Backbone, batch: int) -> int:
         elements += output.numel()
 
     trained = [layer for stage in model.all_stages()[model.cut :] for part in stage.modules for layer in part.modules()]
-    hooks = [layer.register_forward_hook(count) for layer in trained if not list(layer.children())]
-    try:
-        size = model.metadata.image_size
-        model(torch.empty(2, 3, size, size, device="meta"))
-    finally:
-        for hook in hooks:
-            hook.remove()
+    watch_pass(model, [layer for layer in trained if not list(layer.children())], count)
     return elements // 2 * batch * FLOAT
 
 

@@ -76,10 +76,15 @@ def _dot_row(root: Element, dot: Dot, scale: Scale, top: float) -> None:
         add(group, "circle", cx=scale(other), cy=y, r=2.5, kind="faint")
     if dot.spread is not None:
         ends = [scale(min(1.0, max(0.0, dot.value + sign * dot.spread))) for sign in (-1, 1)]
-        add(group, "line", x1=ends[0], x2=ends[1], y1=y, y2=y, kind="stroke whisker")
-        for end in ends:
-            add(group, "line", x1=end, x2=end, y1=y - 4, y2=y + 4, kind="stroke whisker")
+        _whisker(group, ends, y)
     add(group, "circle", cx=scale(dot.value), cy=y, r=5, kind="fill")
+
+
+def _whisker(group: Element, ends: Sequence[float], y: float) -> None:
+    """A line between two ends, each with a stroke across."""
+    add(group, "line", x1=ends[0], x2=ends[1], y1=y, y2=y, kind="stroke whisker")
+    for end in ends:
+        add(group, "line", x1=end, x2=end, y1=y - 4, y2=y + 4, kind="stroke whisker")
 
 
 @dataclass(frozen=True)
@@ -119,9 +124,7 @@ def _bar_row(root: Element, bar: Bar, scale: Scale, top: float, points: bool) ->
     add(group, "rect", x=low, y=y - 7, width=max(high - low, 0.5), height=14, kind="fill soft")
     if bar.spread is not None:
         ends = [scale(bar.value + sign * bar.spread) for sign in (-1, 1)]
-        add(group, "line", x1=ends[0], x2=ends[1], y1=y, y2=y, kind="stroke whisker")
-        for end in ends:
-            add(group, "line", x1=end, x2=end, y1=y - 4, y2=y + 4, kind="stroke whisker")
+        _whisker(group, ends, y)
     add(group, "text", bar.label, x=scale.start + 6, y=top + 14, kind="name")
     add(group, "text", value, x=scale.end - 6, y=top + 14, text_anchor="end", kind="value")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -60,9 +61,9 @@ class PartyExecutor(Executor):
         courier.register(None)
         self._desk: Desk | None = None
 
+    @abstractmethod
     def open_desk(self, site: Path, name: str, message: bytes) -> Desk:
         """The desk of the party whose start-up kit is in `site`, for the run that `message` describes; or refuse."""
-        raise NotImplementedError
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
         """Answer a task; an error becomes a result that says what happened."""

@@ -7,6 +7,7 @@ is replaced by a refusal.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from pathlib import Path
 
 from nvflare.apis.filter import Filter
@@ -23,9 +24,9 @@ from fedvisage.privacy import Policy, Refused
 class PolicyFilter(Filter):
     """Lets a result pass only if the party's policy allows every group in it."""
 
+    @abstractmethod
     def read_policy(self, site: Path) -> Policy:
         """The policy of the party whose start-up kit is in `site`."""
-        raise NotImplementedError
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
         """The result, or a refusal in its place."""
