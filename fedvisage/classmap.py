@@ -30,6 +30,8 @@ from fedvisage.training import embed_images
 
 MAP = "map.json"
 MOST_CLASSES, PAIRS, IMAGES, BINS = 240, 4, 16, 40
+BLOCK = 1 << 20
+"""Cosines held at a time."""
 Floats = NDArray[np.float64]
 
 
@@ -98,17 +100,35 @@ def class_embeddings(folder: Path, partition: Partition) -> Classes:
 
 
 def most_alike(classes: Classes, count: int) -> list[tuple[int, int]]:
-    """The pairs of people of different parties with the highest cosines, nobody twice."""
-    cosines = classes.embeddings @ classes.embeddings.T
-    party = np.unique([one.party for one in classes.who], return_inverse=True)[1]
-    cosines[party[:, None] == party] = -np.inf
+    """The pairs of people of different parties with the highest cosines, nobody twice.
+
+    Before the last pair `2 * count - 2` people are taken, so one more than that many partners of each person suffice.
+    """
+    cosines, partners = _closest_elsewhere(classes, 2 * count - 1)
     found: list[tuple[int, int]] = []
     while len(found) < count and np.isfinite(cosines.max(initial=-np.inf)):
-        a, b = divmod(int(cosines.argmax()), len(cosines))
+        a, place = divmod(int(cosines.argmax()), cosines.shape[1])
+        b = int(partners[a, place])
         found.append((min(a, b), max(a, b)))
-        for taken in (a, b):
-            cosines[taken], cosines[:, taken] = -np.inf, -np.inf
+        cosines[[a, b]] = -np.inf
+        cosines[np.isin(partners, (a, b))] = -np.inf
     return found
+
+
+def _closest_elsewhere(classes: Classes, count: int) -> tuple[Floats, NDArray[np.int64]]:
+    """For every person the largest cosines (C, k) with people of other parties, -inf where there are fewer, and who."""
+    total = len(classes.who)
+    party = np.unique([one.party for one in classes.who], return_inverse=True)[1]
+    kept = min(count, total)
+    cosines, partners = np.empty((total, kept)), np.empty((total, kept), dtype=np.int64)
+    step = max(1, BLOCK // max(1, total))
+    for start in range(0, total, step):
+        here = slice(start, start + step)
+        block = classes.embeddings[here] @ classes.embeddings.T
+        block[party[here, None] == party] = -np.inf
+        partners[here] = np.argpartition(block, total - kept, axis=1)[:, total - kept :]
+        cosines[here] = np.take_along_axis(block, partners[here], axis=1)
+    return cosines, partners
 
 
 def _pairs_of(other: Path, classes: Classes) -> list[tuple[int, int]]:

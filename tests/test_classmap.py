@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import fedvisage as fv
@@ -23,6 +26,32 @@ def test_pairs_are_the_nearest_of_different_parties_and_nobody_is_in_two() -> No
     embeddings = np.stack([np.cos(angles), np.sin(angles)], axis=1)
     who = [Someone("a", 0), Someone("a", 1), Someone("b", 0), Someone("b", 1), Someone("b", 2)]
     assert most_alike(Classes(who, embeddings), 4) == [(1, 2), (0, 3)]
+
+
+@given(
+    sizes=st.lists(st.integers(1, 4), min_size=1, max_size=6),
+    count=st.integers(1, 5),
+    seed=st.integers(0, 1000),
+    block=st.integers(1, 40),
+)
+def test_pairs_found_in_blocks_are_those_of_the_whole_matrix(
+    sizes: list[int], count: int, seed: int, block: int
+) -> None:
+    who = [Someone(f"party-{party}", n) for party, size in enumerate(sizes) for n in range(size)]
+    embeddings = np.random.default_rng(seed).normal(size=(len(who), 3))
+    embeddings /= np.linalg.norm(embeddings, axis=1, keepdims=True)
+    ordered = sorted(
+        (-float(embeddings[a] @ embeddings[b]), a, b)
+        for a, b in itertools.combinations(range(len(who)), 2)
+        if who[a].party != who[b].party
+    )
+    taken: list[tuple[int, int]] = []
+    for _, a, b in ordered:
+        if len(taken) < count and not {a, b} & {one for pair in taken for one in pair}:
+            taken.append((a, b))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedvisage.classmap.BLOCK", block)
+        assert most_alike(Classes(who, embeddings), count) == taken
 
 
 @pytest.fixture(scope="module")
