@@ -16,7 +16,7 @@ from fedvisage.core.errors import FedVisageError
 from fedvisage.core.method import METHODS, Images, Party
 from fedvisage.core.parcel import Parcel
 from fedvisage.core.phase import LEARNERS
-from fedvisage.methods.fedavg import EMBEDDINGS, FedAvg, mean_embeddings, random_embeddings
+from fedvisage.methods.fedavg import EMBEDDINGS, FedAvg, mean_embeddings
 from fedvisage.training.views import Mixture, Part
 
 
@@ -71,7 +71,7 @@ class Central(FedAvg):
         if self.starts_at_mean:
             return mean_embeddings(party.weights.model, public)
         size = party.weights.model.metadata.embedding_size
-        return random_embeddings(public.classes, size, party.streams.child("public"))
+        return self.random_embeddings(public.classes, size, party.streams.child("public"))
 
 
 def _public(party: Party) -> Images:

@@ -13,10 +13,11 @@ person, are the question. The papers use the name FedAvg for both answers:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from fedvisage.config import Training
@@ -46,6 +47,8 @@ class FedAvg(Method):
     classifier: Literal["private", "shared"] = "private"
     embeddings_start: Literal["random", "mean"] = "random"
     """Private class embeddings start at random, or at the mean embedding of each person's images."""
+    embeddings_deviation: Annotated[float, Field(gt=0)] = 0.1
+    """Of class embeddings that start at random; the shorter they are, the sooner training turns them."""
     embeddings: Literal["trained", "fixed"] = "trained"
     """Whether the class embeddings are trained, or stay where they start."""
 
@@ -95,7 +98,7 @@ class FedAvg(Method):
             if self.starts_at_mean:
                 party.state[EMBEDDINGS] = mean_embeddings(party.load(parcel), faces)
             else:
-                party.state[EMBEDDINGS] = random_embeddings(faces.classes, size, party.streams)
+                party.state[EMBEDDINGS] = self.random_embeddings(faces.classes, size, party.streams)
         counts: dict[str, float] = {"samples": len(faces)}
         if faces.labels is not None:
             counts["classes"] = faces.classes
@@ -108,7 +111,7 @@ class FedAvg(Method):
         offsets, total = {}, 0
         for party in sorted(context.joined):
             offsets[party], total = total, total + context.joined[party].classes
-        everybody = random_embeddings(total, context.embedding_size, context.streams)
+        everybody = self.random_embeddings(total, context.embedding_size, context.streams)
         return server | {"offsets": offsets, PRIVATE_EMBEDDINGS: {"all": everybody}}
 
     def plan_train(self, server: State, cohort: Sequence[str], context: Context) -> dict[str, Parcel]:
@@ -151,6 +154,10 @@ class FedAvg(Method):
         if self.keeps_momentum:
             party.state["optimiser"] = trainer.state()
         return self.tidy(trainer.values()[EMBEDDINGS]), fit
+
+    def random_embeddings(self, classes: int, size: int, streams: Streams) -> Tensor:
+        """Class embeddings (C, d) drawn at random."""
+        return torch.randn(classes, size, generator=streams.torch("class embeddings")) * self.embeddings_deviation
 
     def tidy(self, embeddings: Tensor) -> Tensor:
         """What a method brings class embeddings (C, d) to before and after local work; here nothing."""
@@ -224,11 +231,6 @@ class FedPE(FedAvg):
     summary: ClassVar[str] = "average the backbones; class embeddings stay private"
 
     classifier: Literal["private"] = "private"
-
-
-def random_embeddings(classes: int, size: int, streams: Streams) -> Tensor:
-    """Class embeddings (C, d) drawn from N(0, 0.01)."""
-    return torch.randn(classes, size, generator=streams.torch("class embeddings")) * 0.1
 
 
 def mean_embeddings(model: Backbone, faces: Images) -> Tensor:

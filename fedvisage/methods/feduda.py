@@ -31,7 +31,7 @@ from fedvisage.core.errors import FedVisageError
 from fedvisage.core.method import METHODS, Context, Images, Party, Result, broadcast
 from fedvisage.core.parcel import BACKBONE, BUFFERS, Parcel
 from fedvisage.core.phase import SOURCE, TARGET, Audience, Phase
-from fedvisage.methods.fedavg import EMBEDDINGS, FedAvg, mean_embeddings, random_embeddings
+from fedvisage.methods.fedavg import EMBEDDINGS, FedAvg, mean_embeddings
 from fedvisage.methods.fedprox import proximal
 from fedvisage.training import Correct, embed_images
 from fedvisage.training.views import Mixture, Part
@@ -128,7 +128,7 @@ class FedUDA(FedAvg):
         if self.embeddings_start == "mean":
             party.state[EMBEDDINGS] = mean_embeddings(model, images)
         else:
-            party.state[EMBEDDINGS] = random_embeddings(images.classes, size, party.streams)
+            party.state[EMBEDDINGS] = self.random_embeddings(images.classes, size, party.streams)
         party.state.pop("optimiser", None)
         return Parcel(statistics={"clusters": images.classes, "labelled": len(images)})
 

@@ -247,3 +247,10 @@ def test_answers_do_not_share_memory_with_what_went_down(tmp_path: Path) -> None
     ran = federate(tmp_path, FedPE(training=WORK), rounds=1)
     fresh = network()
     assert all(torch.equal(value, get(fresh, [name])[name]) for name, value in ran.start[BACKBONE].items())
+
+
+def test_the_length_of_random_class_embeddings_is_a_setting_and_their_direction_is_not() -> None:
+    usual = FedAvg().random_embeddings(300, 64, Streams(1))
+    short = FedAvg(embeddings_deviation=0.01).random_embeddings(300, 64, Streams(1))
+    assert usual.std().item() == pytest.approx(0.1, rel=0.02)
+    torch.testing.assert_close(short, usual / 10)
