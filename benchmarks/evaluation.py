@@ -7,14 +7,14 @@ Features are random: the time does not depend on them.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from benchmarks.common import Row, Scale, side_by_side
+from benchmarks.common import Row, Scale, peak_above, side_by_side
 from fedvisage.evaluation import (
     Templates,
     among_distractors,
@@ -38,8 +38,13 @@ def unit(rng: np.random.Generator, count: int) -> Vectors:
 def measure(scale: Scale) -> list[Row]:
     rng = np.random.default_rng(0)
     with threadpool_limits(1):
-        rows = [ten_folds(rng, scale), personal(rng, scale), template_pairs(rng, scale), template_search(rng, scale)]
-        return [*rows, distractors(rng, scale)]
+        return [
+            ten_folds(rng, scale),
+            *personal(rng, scale),
+            *template_pairs(rng, scale),
+            template_search(rng, scale),
+            *distractors(rng, scale),
+        ]
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -50,10 +55,22 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def compared(
-    name: str, ours: Callable[[], object], bare: Callable[[], object], peer: str, limit: str, times: int
+    name: str,
+    ours: Callable[[], object],
+    bare: Callable[[], object],
+    peer: str,
+    limit: str,
+    times: int,
+    warm: bool = True,
 ) -> Row:
-    mine, reference, ratio = side_by_side(lambda: seconds(ours), lambda: seconds(bare), times)
+    mine, reference, ratio = side_by_side(lambda: seconds(ours), lambda: seconds(bare), times, warm=warm)
     return Row.of(name, mine, reference, "s", peer, limit, ratio)
+
+
+def memory(name: str, ours: Callable[[], object], inputs: Sequence[NDArray[Any]], most: float) -> Row:
+    """What a protocol holds at most, its inputs included, against the gigabytes that it may."""
+    held = sum(part.nbytes for part in inputs) / 1e6 + peak_above(ours)
+    return Row.of(f"memory, {name}", held, 1000 * most, "MB", f"{most:g} GB, inputs included", "< 1")
 
 
 def ten_folds(rng: np.random.Generator, scale: Scale) -> Row:
@@ -88,9 +105,9 @@ def _accuracy(threshold: float, distance: NDArray[Any], same: NDArray[np.bool_])
     return float(right) / float(right + wrong)
 
 
-def personal(rng: np.random.Generator, scale: Scale) -> Row:
+def personal(rng: np.random.Generator, scale: Scale) -> list[Row]:
     """One party of FedFR's protocol: 100 people of 40 test images among 4,000, 60 training images each."""
-    people = {"smoke": 40, "normal": 2000, "full": 4000}[scale]
+    people = 40 if scale == "smoke" else 4000
     own = min(100, people // 2)
     labels = np.repeat(np.arange(people), 40)
     test, gallery = unit(rng, len(labels)), unit(rng, own * 60)
@@ -106,15 +123,17 @@ def personal(rng: np.random.Generator, scale: Scale) -> Row:
             local[start : start + 1024] @ local[start:].T
         test @ means.T
 
-    name = f"personal protocol, {len(local):,} local of {len(test):,} images"
-    return compared(
-        name, lambda: personal_protocol(test, labels, gallery, train), bare, "its matrix products", "<= 1.25", 2
-    )
+    def ours() -> None:
+        personal_protocol(test, labels, gallery, train)
+
+    name, times = f"personal protocol, {len(local):,} local of {len(test):,} images", 3 if scale == "full" else 1
+    held = memory(name, ours, (test, labels, gallery, train), 1)
+    return [compared(name, ours, bare, "its matrix products", "<= 1.25", times, warm=False), held]
 
 
-def template_pairs(rng: np.random.Generator, scale: Scale) -> Row:
+def template_pairs(rng: np.random.Generator, scale: Scale) -> list[Row]:
     """IJB-C's 1:1: 15.7 million pairs of 23,124 templates, TAR at six false-accept rates."""
-    pairs = {"smoke": 20_000, "normal": 1_600_000, "full": 15_658_489}[scale]
+    pairs = 20_000 if scale == "smoke" else 15_658_489
     templates = Templates(np.arange(23_124), unit(rng, 23_124))
     left, right = rng.integers(0, 23_124, (2, pairs))
     same = np.zeros(pairs, np.bool_)
@@ -129,7 +148,9 @@ def template_pairs(rng: np.random.Generator, scale: Scale) -> Row:
             one, other = (templates.vectors[side[start : start + 256]] for side in (left, right))
             np.einsum("nd,nd->n", one, other)
 
-    return compared(f"IJB-C 1:1, {pairs / 1e6:.1f}M pairs", ours, bare, "gather and dot products", "<= 1.5", 3)
+    name, times = f"IJB-C 1:1, {pairs / 1e6:.1f}M pairs", 3 if scale == "full" else 1
+    held = memory(name, ours, (templates.vectors, left, right, same), 2)
+    return [compared(name, ours, bare, "gather and dot products", "<= 1.5", times, warm=False), held]
 
 
 def template_search(rng: np.random.Generator, scale: Scale) -> Row:
@@ -162,7 +183,7 @@ class Repeated:
         return self.some[start : start + part.stop - part.start]
 
 
-def distractors(rng: np.random.Generator, scale: Scale) -> Row:
+def distractors(rng: np.random.Generator, scale: Scale) -> list[Row]:
     count = {"smoke": 4_000, "normal": 50_000, "full": 1_000_000}[scale]
     probes, ids = unit(rng, 4000), np.arange(4000) // 50
     source = Repeated(unit(rng, 16_384), count)
@@ -172,13 +193,13 @@ def distractors(rng: np.random.Generator, scale: Scale) -> Row:
         for start in range(0, count - 1047, 1024):
             np.matmul(probes, source[start : start + 1024].T, out=out)
 
+    def ours() -> None:
+        among_distractors(probes, ids, source)
+
     name = f"{count:,} distractors, 4,000 probes"
-    times = 1 if scale == "full" else 2
-    return compared(
-        name,
-        lambda: among_distractors(probes, ids, source),
-        bare,
-        "its matrix products",
-        "<= 1.25",
-        times,
-    )
+    few = Repeated(source.some, count // 10)
+    less, more = peak_above(lambda: among_distractors(probes, ids, few)), peak_above(ours)
+    return [
+        compared(name, ours, bare, "its matrix products", "<= 1.25", 1 if scale == "full" else 2, warm=False),
+        Row.of(f"memory, {name}", more, less, "MB", "a tenth of the distractors", "<= 1.1"),
+    ]
