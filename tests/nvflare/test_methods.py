@@ -33,7 +33,9 @@ ROLES: dict[str, dict[str, Any]] = {
         "partition.parties": 2,
         "partition.validators": 1,
         "partition.identities_per_validator": 4,
-        "weighting": {"name": "fv", "pairs": 8, "folds": 2, "smoothing": 0.5},
+        "weighting": {"name": "fv", "pairs": 8, "folds": 2, "smoothing": 0.5, "overlap": True},
+        "federation.rounds": 3,
+        "federation.workers": 2,
     },
 }
 """Methods that need, or are tried with, parties of other roles: a federation of their own."""
@@ -157,7 +159,20 @@ def test_sources_targets_and_validators_are_hosts_like_any_other(name: str, tmp_
     here, there = tmp_path / "here", tmp_path / "there"
     fv.run(recipe, out=here)
     with started(tmp_path, recipe) as hosts:
-        assert len(set(hosts.deployment.roles.values())) == 2
+        roles = hosts.deployment.roles
+        assert len(set(roles.values())) == 2
+        if "validator" in roles.values():
+            let_meet(hosts)
         fv.run(recipe, out=there, on=hosts.folder)
     assert (here / "model.safetensors").read_bytes() == (there / "model.safetensors").read_bytes()
     assert rows(here) == rows(there)
+    assert not (there / "failures.log").exists()
+
+
+def let_meet(hosts: Hosts) -> None:
+    """The second round's training and the first round's search go on only while both are at work."""
+    trainer, validator = (
+        next(party for party, own in hosts.deployment.roles.items() if own == role) for role in ("trainer", "validator")
+    )
+    hosts.faults(trainer, {"train 2": f"meet {validator}"})
+    hosts.faults(validator, {"validate 1": f"meet {trainer}"})
