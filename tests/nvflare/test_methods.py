@@ -159,20 +159,19 @@ def test_sources_targets_and_validators_are_hosts_like_any_other(name: str, tmp_
     here, there = tmp_path / "here", tmp_path / "there"
     fv.run(recipe, out=here)
     with started(tmp_path, recipe) as hosts:
-        roles = hosts.deployment.roles
-        assert len(set(roles.values())) == 2
-        if "validator" in roles.values():
-            let_meet(hosts)
+        assert len(set(hosts.deployment.roles.values())) == 2
+        meeting = let_meet(hosts) if recipe.weighting.get("overlap") else []
         fv.run(recipe, out=there, on=hosts.folder)
+        assert all((hosts.deployment.party(party) / "at-work").exists() for party in meeting)
     assert (here / "model.safetensors").read_bytes() == (there / "model.safetensors").read_bytes()
     assert rows(here) == rows(there)
     assert not (there / "failures.log").exists()
 
 
-def let_meet(hosts: Hosts) -> None:
-    """The second round's training and the first round's search go on only while both are at work."""
-    trainer, validator = (
-        next(party for party, own in hosts.deployment.roles.items() if own == role) for role in ("trainer", "validator")
-    )
+def let_meet(hosts: Hosts) -> list[str]:
+    """A trainer of the second round and a validator of the first go on only once both are at work."""
+    roles = hosts.deployment.roles
+    trainer, validator = (min(party for party in roles if roles[party] == role) for role in ("trainer", "validator"))
     hosts.faults(trainer, {"train 2": f"meet {validator}"})
     hosts.faults(validator, {"validate 1": f"meet {trainer}"})
+    return [trainer, validator]
