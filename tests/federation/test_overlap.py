@@ -95,7 +95,8 @@ class Meeting(Toy):
 
 
 def run(folder: Path, spoil: Any = None, **options: Any) -> Outcome:
-    return run_toy(folder, spoil, **({"weighting": Judging(), "parties": EVERYBODY} | options))
+    given: dict[str, Any] = {"weighting": Judging(), "parties": EVERYBODY} | options
+    return run_toy(folder, spoil, **given)
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:
