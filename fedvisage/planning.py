@@ -57,7 +57,8 @@ def make_plan(recipe: Recipe, people: int | None = None, images: int | None = No
     state = group_bytes(weights.backbone) + group_bytes(weights.buffers)
     individual = sum(row["bytes"] for row in wire if row["how"] == "individual" and row["group"] != "statistics")
     trains = [phase for phase in phases if phase.trains]
-    individual += sum(sizes[group] for phase in trains for group in parts.weighting.individual & set(phase.up))
+    kept = sum(sizes[group] for phase in trains for group in parts.weighting.individual & set(phase.up))
+    individual += 2 * kept if any(phase.beside for phase in phases) else kept
     step = _server_step(parts.components, each * recipe.partition.parties, model.metadata.embedding_size)
     return {
         "recipe": recipe.name,

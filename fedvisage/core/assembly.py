@@ -28,6 +28,22 @@ class Assembly:
                 for other in self._others(owner):
                     phase = other.extend(phase)
                 self.phases[phase.name], self._owner[phase.name] = phase, owner
+        for phase in self.phases.values():
+            if phase.beside:
+                self._check_beside(phase)
+
+    def _check_beside(self, phase: Phase) -> None:
+        """A party does one thing at a time."""
+        other = self.phases.get(phase.beside)
+        wrong = ""
+        if other is None or other.when != "round":
+            wrong = "no phase of a round is called so"
+        elif other.roles & phase.roles:
+            wrong = f"both ask the {', '.join(sorted(other.roles & phase.roles))}"
+        elif any(third.beside == phase.beside for third in self.phases.values() if third is not phase):
+            wrong = "another does already"
+        if wrong:
+            raise FedVisageError(f"phase '{phase.name}' cannot run beside '{phase.beside}': {wrong}")
 
     def _others(self, owner: Component) -> list[Component]:
         return [component for component in self.components if component is not owner]

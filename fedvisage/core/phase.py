@@ -39,6 +39,11 @@ class Phase:
     """Whether it comes in the last round, too, whatever `every` says."""
     repeats: int = 1
     """Exchanges in a row; plan and absorb see which one in `context.repeat`."""
+    beside: str = ""
+    """The phase of the next round that other parties are busy with meanwhile; in the last round it comes in its place.
+
+    What it changes on the server counts from then on, but neither for what that phase sends nor for how it weighs.
+    """
     roles: frozenset[str] = LEARNERS
     sampled: bool = True
     """Whether participation sampling applies; if not, everybody of the roles takes part."""
@@ -66,3 +71,5 @@ class Phase:
                 raise ValueError(f"phase '{self.name}' declares '{group}', no group of tensors that may travel")
         if not _NAME.fullmatch(self.name) or self.every < 1 or self.repeats < 1 or not self.roles <= set(ROLES):
             raise ValueError(f"phase '{self.name}' is malformed: a lower-case name, known roles, counts from 1")
+        if self.beside and (self.when != "round" or self.counts or self.trains):
+            raise ValueError(f"phase '{self.name}' cannot run beside another: it belongs to no round, counts or trains")

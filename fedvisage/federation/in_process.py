@@ -1,8 +1,9 @@
 """The in-process transport: every party in this process, or spread over worker processes of this machine.
 
 Workers are given chunks of parties as they become free; chunks depend on the cohort's size only, so results do not
-depend on the number of workers. What all parties receive alike is sent to a worker once per exchange. Parcels cross
-as safetensors bytes through pipes; nothing is pickled after a worker has started.
+depend on the number of workers. What all parties receive alike is sent to a worker once per exchange. Two exchanges
+beside each other share the workers evenly. Parcels cross as safetensors bytes through pipes; nothing is pickled after a
+worker has started.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ import os
 import sys
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from itertools import chain
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext, SpawnContext
 from time import monotonic
@@ -40,8 +42,13 @@ class InProcess:
         torch.set_num_threads(threads)
         self.host = make_host(0)
 
-    def exchange(self, parcels: Mapping[str, Parcel]) -> Iterator[tuple[str, Parcel | Failure]]:
-        """See `Transport.exchange`."""
+    def exchange(
+        self, parcels: Mapping[str, Parcel], beside: Iterable[Mapping[str, Parcel]] = ()
+    ) -> Iterator[tuple[str, Parcel | Failure]]:
+        """See `Transport.exchange`; what is beside comes first, before sums of answers take up memory."""
+        yield from chain.from_iterable(map(self._answers, chain(beside, (parcels,))))
+
+    def _answers(self, parcels: Mapping[str, Parcel]) -> Iterator[tuple[str, Parcel | Failure]]:
         first = next(iter(parcels.values()), None)
         if first is not None and self.host.computes_together(first.stamp.phase):
             yield from self._together(parcels)
@@ -87,21 +94,35 @@ class Workers:
             self.close()
             raise
 
-    def exchange(self, parcels: Mapping[str, Parcel]) -> Iterator[tuple[str, Parcel | Failure]]:
+    def exchange(
+        self, parcels: Mapping[str, Parcel], beside: Iterable[Mapping[str, Parcel]] = ()
+    ) -> Iterator[tuple[str, Parcel | Failure]]:
         """See `Transport.exchange`. Never runs more than a few chunks ahead of the slowest."""
-        parties = list(parcels)
-        size = chunk_size(len(parties))
-        chunks = deque((start // size, deque(parties[start : start + size])) for start in range(0, len(parties), size))
-        shared = _shared_groups(parcels)
-        for worker in self._workers:
-            if not worker.begin(shared, parcels):
-                self._replace(worker)
-        while chunks or any(worker.busy for worker in self._workers):
+        others = filter(None, beside)
+        lines = [_Line(next(others, {})), _Line(parcels)]
+        while True:
+            if not lines[0].chunks and not self._serving(lines[0]):
+                lines[0] = _Line(next(others, {}))
             for worker in self._workers:
-                running = [other.chunk[0] for other in self._workers if other.chunk]
-                if not worker.busy and chunks and chunks[0][0] < min([*running, chunks[0][0]]) + self._window:
-                    worker.take(chunks.popleft())
+                open_lines = [line for line in lines if self._may_go_on(line)]
+                if not worker.busy and open_lines:
+                    self._give(worker, min(open_lines, key=lambda line: len(self._serving(line))))
+            if not any(worker.busy for worker in self._workers):
+                return
             yield from self._collect()
+
+    def _serving(self, line: _Line) -> list[int]:
+        """Numbers of the chunks of a line that are being worked on."""
+        return [worker.chunk[0] for worker in self._workers if worker.chunk and worker.line is line]
+
+    def _may_go_on(self, line: _Line) -> bool:
+        following = line.chunks[0][0] if line.chunks else None
+        return following is not None and following < min([*self._serving(line), following]) + self._window
+
+    def _give(self, worker: _Worker, line: _Line) -> None:
+        if worker.line is not line and not worker.turn_to(line):
+            self._replace(worker)
+        worker.take(line.chunks.popleft())
 
     def _collect(self) -> Iterator[tuple[str, Parcel | Failure]]:
         busy = [worker for worker in self._workers if worker.busy]
@@ -129,7 +150,7 @@ class Workers:
         worker.stop()
         worker.start()
         worker.wait_until_ready()
-        worker.resend_shared()
+        worker.send_shared()
 
     def close(self) -> None:
         """End the workers."""
@@ -137,11 +158,23 @@ class Workers:
             worker.stop()
 
 
+class _Line:
+    """The parties of one exchange that wait to be served, in chunks."""
+
+    def __init__(self, parcels: Mapping[str, Parcel]) -> None:
+        parties, size = list(parcels), chunk_size(len(parcels))
+        self.parcels, self.shared = parcels, _shared_groups(parcels)
+        self.chunks = deque(
+            (start // size, deque(parties[start : start + size])) for start in range(0, len(parties), size)
+        )
+
+
 class _Worker:
     """One worker process as the main process sees it."""
 
     def __init__(self, number: int, make_host: MakeHost, threads: int) -> None:
         self.number, self._make_host, self._threads = number, make_host, threads
+        self.line = _Line({})
         self.chunk: tuple[int, deque[str]] | None = None
         self.party = ""
         self.since = 0.0
@@ -168,17 +201,17 @@ class _Worker:
     def busy(self) -> bool:
         return self.chunk is not None
 
-    def begin(self, shared: dict[str, Tensors], parcels: Mapping[str, Parcel]) -> bool:
-        """Whether the worker could be told; it may have died since the last exchange."""
-        self._shared, self._parcels = shared, parcels
+    def turn_to(self, line: _Line) -> bool:
+        """Whether the worker could be told; it may have died since it was last asked."""
+        self.line = line
         try:
-            self.resend_shared()
+            self.send_shared()
         except OSError:
             return False
         return self.process.is_alive()
 
-    def resend_shared(self) -> None:
-        self.pipe.send_bytes(SHARED + encode(Parcel(self._shared)))
+    def send_shared(self) -> None:
+        self.pipe.send_bytes(SHARED + encode(Parcel(self.line.shared)))
 
     def take(self, chunk: tuple[int, deque[str]]) -> None:
         self.chunk = chunk
@@ -191,8 +224,8 @@ class _Worker:
             return
         self.party = self.chunk[1].popleft()
         self.since = monotonic()
-        parcel = self._parcels[self.party]
-        own = [group for group, tensors in parcel.tensors.items() if self._shared.get(group) is not tensors]
+        parcel, shared = self.line.parcels[self.party], self.line.shared
+        own = [group for group, tensors in parcel.tensors.items() if shared.get(group) is not tensors]
         name = self.party.encode()
         with suppress(OSError):  # a worker that died is noticed where its answer is received
             self.pipe.send_bytes(PARTY + len(name).to_bytes(4, "little") + name + encode(parcel, own))

@@ -35,6 +35,8 @@ class Step:
     phase: Phase
     repeat: int = 0
     last_of_round: bool = False
+    beside: tuple[Step, ...] = ()
+    """Exchanges of the round before with other parties, one after the other while this one goes on."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +58,36 @@ Observe = Callable[[int, State], Mapping[str, Mapping[str, float]]]
 """Scores of the global model after a round, by the set of people they are on."""
 
 
+@dataclass
+class Exchange:
+    """An exchange under way: what went down, and what has become of the answers so far."""
+
+    step: Step
+    server: State
+    """As it was when the exchange was planned."""
+    context: Context
+    parcels: dict[str, Parcel]
+    guard: Guard
+    aggregator: Aggregator
+    waiting: set[str]
+    late: dict[str, str] = field(default_factory=dict)
+    norms: list[float] = field(default_factory=list)
+
+
+@dataclass
+class Records:
+    """What is written down in one attempt at a run."""
+
+    attempt: int
+    book: Book
+    ledger: Ledger
+    metrics: JsonLines
+
+
 def schedule(components: Sequence[Component], rounds: int) -> list[Step]:
     """Every exchange of a run, in order."""
     steps: list[Step] = []
+    later: list[Step] = []
     phases = Assembly(components).phases.values()
     for number in range(rounds + 2):
         when = "start" if number == 0 else "round" if number <= rounds else "end"
@@ -69,10 +98,21 @@ def schedule(components: Sequence[Component], rounds: int) -> list[Step]:
             and (when != "round" or number % phase.every == 0 or (number == rounds and phase.also_last))
             for repeat in range(phase.repeats)
         ]
+        here = _overlapped(here, later)
+        later = [step for step in here if step.phase.beside and step.round == number < rounds]
+        here = [step for step in here if step not in later]
         if when == "round" and here:
             here[-1] = replace(here[-1], last_of_round=True)
         steps += here
     return steps
+
+
+def _overlapped(steps: Sequence[Step], before: Sequence[Step]) -> list[Step]:
+    """Steps of a round with those left from the one before: beside the phase they name, or first if it is not due."""
+    for index, step in enumerate(steps):
+        if before and step.phase.name == before[0].phase.beside:
+            return [*steps[:index], replace(step, beside=tuple(before)), *steps[index + 1 :]]
+    return [*before, *steps]
 
 
 def draw_cohort(phase: Phase, roles: Mapping[str, str], share: float, streams: Streams, round: int) -> list[str]:
@@ -134,9 +174,9 @@ class Federation:
             metrics = JsonLines(self.folder / "metrics.jsonl", book.metrics_bytes)
             for tracker in (metrics, *self.trackers):
                 stack.callback(tracker.close)
+            records = Records(attempt, book, ledger, metrics)
             for step in self.steps[book.step :]:
-                stamp = Stamp(step.round, step.phase.name, attempt, step.repeat)
-                server = self._exchange(step, stamp, server, book, ledger, metrics)
+                server = self._exchange(step, server, records)
                 book.step += 1
                 book.metrics_bytes = metrics.sync()
                 ledger.flush()
@@ -149,82 +189,98 @@ class Federation:
         rounds = self.settings.rounds
         return Context(self.streams, round, rounds, book.joined, self.initial, self.embedding_size, repeat)
 
-    def _exchange(
-        self, step: Step, stamp: Stamp, server: State, book: Book, ledger: Ledger, metrics: JsonLines
-    ) -> State:
-        phase = step.phase
+    def _exchange(self, step: Step, server: State, records: Records) -> State:
+        """The server state after an exchange and those beside it, whatever order their answers arrive in.
+
+        All are planned and weighed by what was known before; those beside are absorbed one by one, then this one.
+        """
+        main = self._open(step, server, records)
+        beside = list[Exchange]()
+
+        def others() -> Iterator[dict[str, Parcel]]:
+            nonlocal server
+            for small in step.beside:
+                beside.append(self._open(small, server, records))
+                yield beside[0].parcels
+                server = self._close(beside.pop(), server, records)
+
+        for party, answer in self.transport.exchange(main.parcels, others()) if main.parcels or step.beside else ():
+            asked = next((exchange for exchange in beside if party in exchange.parcels), main)
+            self._take(asked, party, answer, records)
+            del answer
+        return self._close(main, server, records)
+
+    def _open(self, step: Step, server: State, records: Records) -> Exchange:
+        """Plan an exchange and write down what goes down."""
+        phase, book, ledger = step.phase, records.book, records.ledger
         context = self._context(step.round, book, step.repeat)
         asked = book.joined.keys() | (self.parties.keys() - book.refused.keys() if phase.counts else set())
         roles = {party: role for party, role in self.parties.items() if party in asked}
         cohort = draw_cohort(phase, roles, self.settings.participation, self.streams, step.round)
         parcels = self.assembly.plan(phase, server, cohort, context)
         _check_down(phase, parcels, cohort)
+        stamp = Stamp(step.round, phase.name, records.attempt, step.repeat)
         for party, parcel in parcels.items():
             parcel.stamp, parcel.generation = stamp, book.generations.get(party, "")
             ledger.record(party, "down", parcel)
         ledger.flush()
         self._tell("planned", step, total=len(cohort))
-        collected = self._collect(step, stamp, server, parcels, context, book, ledger)
-        result = collected.result()
-        self._remember(phase, result, book)
-        server = self.assembly.absorb(phase, server, result, context)
-        self._log(step, result, server, context.numbers, metrics)
-        return server
-
-    def _collect(
-        self,
-        step: Step,
-        stamp: Stamp,
-        server: State,
-        parcels: Mapping[str, Parcel],
-        context: Context,
-        book: Book,
-        ledger: Ledger,
-    ) -> Aggregator:
-        phase = step.phase
         guard, aggregator = self._desk(phase, stamp, parcels, book)
-        norms: list[float] = []
-        waiting, late = set(parcels), dict[str, str]()
-        for party, answer in self._answers(parcels):
-            verdict = ""
-            try:
-                if party not in waiting:
-                    raise Refused(REPEATED if party in parcels else NOT_ASKED)
-                if isinstance(answer, Failure):
-                    raise Refused(answer.reason)
-                expected = self.assembly.expect(phase, server, party, parcels[party], context)
-                norm = guard.check(party, answer, expected, parcels[party])
-                joined = _joined(phase, self.parties[party], answer) or book.joined[party]
-                weight = self.weighting.weight(server, party, joined, answer.statistics)
-                if not 0 <= weight < math.inf:
-                    raise Refused(f"its weight would be {weight:g}")
-                ledger.record(party, "up", answer)
-                aggregator.add(party, answer, weight, norm, parcels[party])
-                norms.append(norm)
-                if answer.generation:
-                    book.generations[party] = answer.generation
-            except Refused as reason:
-                verdict = str(reason)
-                if isinstance(answer, Parcel):
-                    ledger.record(party, "up", answer, verdict)
-                self._note_failure(step, party, verdict, answer)
-                if isinstance(reason, Stale):
-                    late[party] = verdict
-                    continue
-                if party in waiting:
-                    aggregator.skip(party, verdict)
-            waiting.discard(party)
-            done = len(parcels) - len(waiting)
-            self._tell("answer", step, party=party, done=done, total=len(parcels), verdict=verdict)
-            del answer
-        for party in sorted(waiting):
-            if party not in late:
+        return Exchange(step, server, context, parcels, guard, aggregator, set(parcels))
+
+    def _take(self, exchange: Exchange, party: str, answer: Parcel | Failure, records: Records) -> None:
+        """Count one answer, or say why it does not count."""
+        step, parcels, verdict = exchange.step, exchange.parcels, ""
+        try:
+            self._count(exchange, party, answer, records)
+        except Refused as reason:
+            verdict = str(reason)
+            if isinstance(answer, Parcel):
+                records.ledger.record(party, "up", answer, verdict)
+            self._note_failure(step, party, verdict, answer)
+            if isinstance(reason, Stale):
+                exchange.late[party] = verdict
+                return
+            if party in exchange.waiting:
+                exchange.aggregator.skip(party, verdict)
+        exchange.waiting.discard(party)
+        done = len(parcels) - len(exchange.waiting)
+        self._tell("answer", step, party=party, done=done, total=len(parcels), verdict=verdict)
+
+    def _count(self, exchange: Exchange, party: str, answer: Parcel | Failure, records: Records) -> None:
+        phase, server, parcels, book = exchange.step.phase, exchange.server, exchange.parcels, records.book
+        if party not in exchange.waiting:
+            raise Refused(REPEATED if party in parcels else NOT_ASKED)
+        if isinstance(answer, Failure):
+            raise Refused(answer.reason)
+        expected = self.assembly.expect(phase, server, party, parcels[party], exchange.context)
+        norm = exchange.guard.check(party, answer, expected, parcels[party])
+        joined = _joined(phase, self.parties[party], answer) or book.joined[party]
+        weight = self.weighting.weight(server, party, joined, answer.statistics)
+        if not 0 <= weight < math.inf:
+            raise Refused(f"its weight would be {weight:g}")
+        records.ledger.record(party, "up", answer)
+        exchange.aggregator.add(party, answer, weight, norm, parcels[party])
+        exchange.norms.append(norm)
+        if answer.generation:
+            book.generations[party] = answer.generation
+
+    def _close(self, exchange: Exchange, server: State, records: Records) -> State:
+        """The server state after the answers that counted."""
+        step, phase, aggregator, book = exchange.step, exchange.step.phase, exchange.aggregator, records.book
+        for party in sorted(exchange.waiting):
+            if party not in exchange.late:
                 self._note_failure(step, party, "no answer", Failure("no answer"))
-            aggregator.skip(party, late.get(party, "no answer"))
-        self._check_quorum(step, aggregator, len(parcels))
-        if phase.trains and BACKBONE in phase.up and norms:
-            book.norms.append(median(norms))
-        return aggregator
+            aggregator.skip(party, exchange.late.get(party, "no answer"))
+        exchange.waiting.clear()
+        self._check_quorum(step, aggregator, len(exchange.parcels))
+        if phase.trains and BACKBONE in phase.up and exchange.norms:
+            book.norms.append(median(exchange.norms))
+        result = aggregator.result()
+        self._remember(phase, result, book)
+        server = self.assembly.absorb(phase, server, result, exchange.context)
+        self._log(step, result, server, exchange.context.numbers, records.metrics)
+        return server
 
     def _desk(self, phase: Phase, stamp: Stamp, parcels: Mapping[str, Parcel], book: Book) -> tuple[Guard, Aggregator]:
         """Who checks the answers of an exchange, and who counts them."""
@@ -244,12 +300,9 @@ class Federation:
             self.settings.trim,
             self.settings.clip,
             self.weighting.individual if phase.trains else frozenset(),
-            self.folder / "spill",
+            self.folder / "spill" / phase.name,
         )
         return guard, aggregator
-
-    def _answers(self, parcels: Mapping[str, Parcel]) -> Iterator[tuple[str, Parcel | Failure]]:
-        return self.transport.exchange(parcels) if parcels else iter(())
 
     def _check_quorum(self, step: Step, aggregator: Aggregator, asked: int) -> None:
         needed = max(1, math.ceil(self.settings.quorum * asked - 1e-9)) if asked else 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -20,8 +20,14 @@ class Failure:
 class Transport(Protocol):
     """Delivers parcels and brings answers back as they arrive."""
 
-    def exchange(self, parcels: Mapping[str, Parcel]) -> Iterator[tuple[str, Parcel | Failure]]:
-        """Send each party its parcel; yield answers. An answer's tensors are valid until the next one is asked for."""
+    def exchange(
+        self, parcels: Mapping[str, Parcel], beside: Iterable[Mapping[str, Parcel]] = ()
+    ) -> Iterator[tuple[str, Parcel | Failure]]:
+        """Send each party its parcel; yield answers. An answer's tensors are valid until the next one is asked for.
+
+        `beside` is for other parties, each time the same ones, meanwhile: parcels are taken from it as soon as those
+        before have been answered, and all of them before this ends.
+        """
         ...
 
     def close(self) -> None:

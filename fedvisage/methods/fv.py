@@ -7,8 +7,10 @@ validator, and only its score comes back, an accuracy in percent. Scores are nor
 candidate with the largest sum is chosen (eq. 12), and the weighting moves towards it by phi (eq. 13).
 
 The order of a round: train, absorb with the current weighting, search; the new weighting counts from the next round.
-With some trainers absent the search shares out, among those present, what they had together. `map_every` asks for the
-whole landscape besides: all weightings of three trainers on a grid (the paper's Figure 3).
+With `overlap` validators search among round r's backbones while trainers are busy with round r + 1, as in the paper;
+that round is absorbed with the weighting it began with, and the new one counts from round r + 2. With some trainers
+absent the search shares out, among those present, what they had together. `map_every` asks for the whole landscape
+besides: all weightings of three trainers on a grid (the paper's Figure 3).
 """
 
 from __future__ import annotations
@@ -54,6 +56,8 @@ class FederatedValidation(Weighting):
     """Rounds between searches."""
     searches: Annotated[int, Field(ge=1)] = 1
     """Searches in such a round, one after the other."""
+    overlap: bool = False
+    """Whether a round's searches run while trainers are at the next round, and count one round later."""
     pairs: Annotated[int, Field(ge=2)] = 600
     """Pairs each validator draws among its own people, half of them genuine."""
     folds: Annotated[int, Field(ge=2)] = 5
@@ -76,7 +80,8 @@ class FederatedValidation(Weighting):
             counts=True,
         )
         scoring = {"roles": validators, "sampled": False, "down": model, "reports": ("score",), "keeps_state": False}
-        validate = Phase("validate", every=self.every, repeats=self.candidates * self.searches, **scoring)  # type: ignore[arg-type]
+        times = {"every": self.every, "repeats": self.candidates * self.searches}
+        validate = Phase("validate", beside="train" if self.overlap else "", **times, **scoring)  # type: ignore[arg-type]
         if not self.map_every:
             return enrol, validate
         grid = (self.map_steps + 1) * (self.map_steps + 2) // 2
@@ -119,7 +124,7 @@ class FederatedValidation(Weighting):
         return server | {FV: {**server[FV], "weights": weights}}
 
     def absorbed(self, phase: Phase, server: State, result: Result, context: Context) -> State:
-        """Keep the trainers' backbones until the searches of this round are over: once each, not per candidate."""
+        """Keep the trainers' backbones until the searches among them are over: once each, not per candidate."""
         if not phase.trains or not any(self.due(name, context) for name in ("validate", "survey")):
             return server
         kept = {
@@ -129,9 +134,14 @@ class FederatedValidation(Weighting):
         return server | {FV: {**server[FV], **kept, "scores": []}}
 
     def due(self, phase: str, context: Context) -> bool:
-        """Whether this round has searches (`validate`) or a map (`survey`)."""
+        """Whether this round's backbones are searched (`validate`) or mapped (`survey`)."""
         every = {"validate": self.every, "survey": self.map_every}[phase]
         return bool(every) and (context.round % every == 0 or context.round == context.rounds)
+
+    def last_need(self, context: Context) -> str:
+        """The phase after which this round's backbones can go: a search that waits for the next round, else the map."""
+        waits = self.overlap and context.round < context.rounds and self.due("validate", context)
+        return "survey" if self.due("survey", context) and not waits else "validate"
 
     def plan_validate(self, server: State, cohort: Sequence[str], context: Context) -> dict[str, Parcel]:
         """The next candidate, the same to every validator."""
@@ -179,7 +189,7 @@ class FederatedValidation(Weighting):
                 context.numbers |= {f"candidate_{n}": float(row.mean()) for n, row in enumerate(scores, 1)}
             context.numbers |= {f"weight/{party}": weight for party, weight in state["weights"].items()}
         last = context.repeat == self.candidates * self.searches - 1
-        return server | {FV: forget(state) if last and not self.due("survey", context) else state}
+        return server | {FV: forget(state) if last and self.last_need(context) == "validate" else state}
 
     def divisors(
         self, validators: Sequence[str], scores: Scores, norms: Mapping[str, Sequence[float]]
@@ -210,7 +220,8 @@ class FederatedValidation(Weighting):
         """The weighting beside its score in the metrics; nothing is learnt from it."""
         if result.statistics and len(server[FV]["backbones"]) == 3:
             context.numbers |= {f"weight/{party}": weight for party, weight in self.surveyed(server, context).items()}
-        return server | {FV: forget(server[FV])} if context.repeat == len(grid(self.map_steps)) - 1 else server
+        last = context.repeat == len(grid(self.map_steps)) - 1
+        return server | {FV: forget(server[FV])} if last and self.last_need(context) == "survey" else server
 
 
 def pair_accuracy(party: Party, parcel: Parcel, folds: int) -> float:

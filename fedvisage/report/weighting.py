@@ -35,7 +35,7 @@ def _trajectories(run: RunFiles) -> list[Figure]:
         for number, party in enumerate(party for party in found if party in heaviest)
     ]
     said = listed([f"{line.label} {percent(line.points[-1][1], 1)}" for line in lines])
-    caption = "How much each party counts from the next round on."
+    caption = "How much each party counts once the search of a round is over."
     if len(found) > MOST_LINES:
         caption += f" The {MOST_LINES} of {len(found)} parties that count most in the end."
     svg = charts.line_chart(lines, "round", f"Weights of the parties per round. In the end: {said}.", True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from fedvisage.core.parcel import BACKBONE, BUFFERS, Parcel
 from fedvisage.core.phase import LEARNERS, VALIDATOR, Phase
 from fedvisage.core.randomness import Streams
 from fedvisage.core.weights import Weights
-from fedvisage.federation import Event, Failure, Federation, Host, InProcess, StateStore
+from fedvisage.federation import Event, Failure, Federation, Host, InProcess, StateStore, Workers
 from fedvisage.federation.checkpoint import Book
 
 PARTIES = {"ann": "trainer", "bob": "trainer", "cat": "trainer"}
@@ -121,11 +121,16 @@ class Spoiled:
     reverse: bool = False
     sent: list[tuple[str, Any, str]] = field(default_factory=list)
 
-    def exchange(self, parcels: Mapping[str, Parcel]) -> Iterator[Answer]:
-        self.sent += [(party, parcel.stamp, parcel.generation) for party, parcel in parcels.items()]
-        order = reversed(list(parcels.items())) if self.reverse else parcels.items()
-        for party, answer in self.inner.exchange(dict(order)):
-            yield from self.spoil(party, parcels[party], answer)
+    def exchange(self, parcels: Mapping[str, Parcel], beside: Iterable[Mapping[str, Parcel]] = ()) -> Iterator[Answer]:
+        down: dict[str, Parcel] = {}
+
+        def ordered(more: Mapping[str, Parcel]) -> dict[str, Parcel]:
+            self.sent += [(party, parcel.stamp, parcel.generation) for party, parcel in more.items()]
+            down.update(more)
+            return dict(reversed(list(more.items())) if self.reverse else more)
+
+        for party, answer in self.inner.exchange(ordered(parcels), map(ordered, beside)):
+            yield from self.spoil(party, down[party], answer)
 
     def close(self) -> None:
         self.inner.close()
@@ -151,13 +156,15 @@ def run_toy(
     parties: Mapping[str, str] = PARTIES,
     reverse: bool = False,
     watch: Callable[[Event], None] | None = None,
+    workers: int = 0,
     **settings: Any,
 ) -> Outcome:
     """Run the toy in a folder, going on with what is there."""
     folder.mkdir(parents=True, exist_ok=True)
     method, weighting = method or Toy(), weighting or ByNumber()
     maker = MakeToyHost(folder, (method, weighting, *others), tuple(parties.items()))
-    transport = Spoiled(InProcess(maker), **({"spoil": spoil} if spoil else {}), reverse=reverse)
+    inner = Workers(maker, workers) if workers else InProcess(maker)
+    transport = Spoiled(inner, **({"spoil": spoil} if spoil else {}), reverse=reverse)
     events: list[Event] = []
 
     def listen(event: Event) -> None:

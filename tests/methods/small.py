@@ -20,7 +20,7 @@ from fedvisage.core.randomness import Streams
 from fedvisage.core.weights import Weights, snapshot
 from fedvisage.faces.faceset import ArrayImages, Faces, FaceSet
 from fedvisage.faces.partition import Partition, Share, party_faces
-from fedvisage.federation import Event, Federation, Host, InProcess, StateStore
+from fedvisage.federation import Event, Federation, Host, InProcess, StateStore, Workers
 from fedvisage.federation.checkpoint import Book
 from fedvisage.losses import cosface
 from fedvisage.models import Backbone, create_backbone
@@ -62,6 +62,27 @@ class Ran:
         return StateStore(self.folder / "parties").load(name, self.book.generations[name])
 
 
+@dataclass(frozen=True)
+class MakeHost:
+    """Builds the host of any process; all but the first make a network of their own."""
+
+    folder: Path
+    components: tuple[Component, ...]
+    policy: str
+    faces: FaceSet
+    partition: Partition
+    batchnorm: Tensors
+    keep_local: bool
+    together: int
+    weights: Weights | None
+
+    def __call__(self, worker: int) -> Host:
+        weights = self.weights or Weights(network(), self.policy)  # type: ignore[arg-type]
+        own: Callable[[str], Any] = lambda name: party_faces(self.faces, self.partition, name)  # noqa: E731
+        store, streams = StateStore(self.folder / "parties"), Streams(1, "parties")
+        return Host(self.components, weights, own, store, streams, self.batchnorm, self.keep_local, self.together)
+
+
 def federate(
     folder: Path,
     method: Method,
@@ -78,8 +99,9 @@ def federate(
     faces: FaceSet = FACES,
     watch: Callable[[Event], None] = lambda event: None,
     together: int = 1,
+    workers: int = 0,
 ) -> Ran:
-    """Run a method in this process."""
+    """Run a method in this process, or in some workers of it."""
     weights = Weights(model or network(), policy)  # type: ignore[arg-type]
     start: State = {
         BACKBONE: snapshot(weights.backbone),
@@ -88,14 +110,9 @@ def federate(
         PUBLIC_EMBEDDINGS: public or {},
     }
     weigh = WEIGHTINGS[weighting]() if isinstance(weighting, str) else weighting
-    components = (method, weigh, *others)
-
-    def make(worker: int) -> Host:
-        store = StateStore(folder / "parties")
-        own: Callable[[str], Any] = lambda name: party_faces(faces, partition, name)  # noqa: E731
-        return Host(components, weights, own, store, Streams(1, "parties"), start["batchnorm"], keep_local, together)
-
-    transport = InProcess(make)
+    components, here = (method, weigh, *others), None if workers else weights
+    make = MakeHost(folder, components, policy, faces, partition, start["batchnorm"], keep_local, together, here)
+    transport = Workers(make, workers) if workers else InProcess(make)
     roles = {name: share.role for name, share in partition.parties.items()}
     settings = Settings(
         rounds=rounds,

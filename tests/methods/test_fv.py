@@ -63,35 +63,71 @@ def slow_score(model: Any, name: str) -> float:
     return 100 * kfold_accuracy(one, other, same, 2).mean
 
 
-def test_rounds_of_training_and_searching_equal_a_search_by_hand(tmp_path: Path) -> None:
-    """The first round is averaged with the first weights, the second with those the first search found."""
+def by_hand(answers: list[Any], weights: list[float], round: int) -> tuple[list[float], int, list[float]]:
+    """A search of four candidates: their mean scores, the one chosen, and the weights half-way towards it."""
+    drawn = Streams(1, "server").numpy("candidate weightings", round, 0).dirichlet([1, 1, 1], 3).tolist()
+    tried, model, scores = [weights, *drawn], network(), np.zeros((4, 2))
+    for t, candidate in enumerate(tried):
+        put(model, mean(answers, candidate))
+        scores[t] = [slow_score(model, name) for name in VALIDATORS]
+    normalised = scores / np.sqrt(np.square(scores - scores.mean(axis=0)).mean(axis=0) + 0.001)
+    best = int(np.argmax(normalised.sum(axis=1)))
+    moved = [0.5 * old + 0.5 * new for old, new in zip(weights, tried[best], strict=True)]
+    return scores.mean(axis=1).tolist(), best, moved
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_rounds_of_training_and_searching_equal_a_search_by_hand(tmp_path: Path, overlap: bool) -> None:
+    """A round is averaged with what the search among the last round's answers found; beside training, the one before.
+
+    So the weights that round r counts with are of search r - 1, or r - 2, and in the beginning the first ones.
+    """
     trained: list[Any] = []
 
     def watch(event: Event) -> None:
         if event.kind == "saved" and event.phase == "train":
             trained.append(load_state(tmp_path / "checkpoints" / "last.safetensors")["server"])
 
-    ran = search(tmp_path, FedPE(training=WORK, rounds=2), rounds=2, watch=watch)
-    model, weights = network(), dict.fromkeys(TRAINERS, 1 / 3)
+    weighting, rounds = SEARCH.model_copy(update={"overlap": overlap}), 4 if overlap else 2
+    ran = search(tmp_path, FedPE(training=WORK, rounds=rounds), weighting, rounds=rounds, watch=watch)
+    found = [[1 / 3] * 3]
     for round, server in enumerate(trained, 1):
         answers = [{**server[FV]["backbones"][name], **server[FV]["buffers"][name]} for name in TRAINERS]
-        averaged = mean(answers, list(weights.values()))
+        averaged = mean(answers, found[max(0, round - 1 - overlap)])
         assert close({**server[BACKBONE], **server[BUFFERS]}, averaged), "absorbed with the weights of before"
-        rng = Streams(1, "server").numpy("candidate weightings", round, 0)
-        tried = [list(weights.values()), *rng.dirichlet([1, 1, 1], 3).tolist()]
-        scores = np.zeros((4, 2))
-        for t, candidate in enumerate(tried):
-            put(model, mean(answers, candidate))
-            scores[t] = [slow_score(model, name) for name in VALIDATORS]
-        normalised = scores / np.sqrt(np.square(scores - scores.mean(axis=0)).mean(axis=0) + 0.001)
-        best = int(np.argmax(normalised.sum(axis=1)))
+        assert list(server[FV]["weights"].values()) == pytest.approx(found[-1])
+        scores, best, weights = by_hand(answers, found[-1], round)
         row = rows_of(ran, "validate")[4 * round - 1]
-        assert [row[f"candidate_{t}"] for t in (1, 2, 3, 4)] == pytest.approx(scores.mean(axis=1).tolist())
-        assert row["chosen"] == best
-        weights = {n: 0.5 * w + 0.5 * tried[best][i] for i, (n, w) in enumerate(weights.items())}
-        assert {n: row[f"weight/{n}"] for n in weights} == pytest.approx(weights)
-    assert ran.server[FV]["weights"] == pytest.approx(weights)
-    assert weights != dict.fromkeys(TRAINERS, 1 / 3), "a search that never moves would prove nothing"
+        assert [row[f"candidate_{t}"] for t in (1, 2, 3, 4)] == pytest.approx(scores)
+        assert (row["round"], row["chosen"]) == (round, best)
+        assert [row[f"weight/{name}"] for name in TRAINERS] == pytest.approx(weights)
+        found.append(weights)
+    assert len(found) == rounds + 1
+    assert list(ran.server[FV]["weights"].values()) == pytest.approx(found[-1])
+    assert found[1] != found[0], "a search that never moves would prove nothing"
+    assert ran.server[FV]["backbones"] == {}
+
+
+def test_a_search_beside_training_has_the_same_bits_with_workers_and_after_kills(tmp_path: Path) -> None:
+    """Killed when a candidate is under way beside training, when trainers have answered, and in the map."""
+    weighting = SEARCH.model_copy(update={"overlap": True, "candidates": 2, "map_every": 2, "map_steps": 1})
+    method = PFM(training=WORK, rounds=3)
+    whole = search(tmp_path / "whole", method, weighting, rounds=3)
+    for kind, phase, round in (("answer", "validate", 1), ("answer", "train", 2), ("saved", "survey", 2)):
+
+        def die(event: Event, at: tuple[str, str, int] = (kind, phase, round)) -> None:
+            if (event.kind, event.phase, event.round) == at:
+                raise Stop
+
+        with pytest.raises(Stop):
+            search(tmp_path / "killed", method, weighting, rounds=3, watch=die)
+    for name, workers in (("killed", 0), ("two", 2)):
+        again = search(tmp_path / name, method, weighting, rounds=3, workers=workers)
+        assert again.server[FV] == whole.server[FV]
+        assert all(torch.equal(again.server[BACKBONE][n], value) for n, value in whole.server[BACKBONE].items())
+        assert (tmp_path / name / "metrics.jsonl").read_bytes() == (tmp_path / "whole" / "metrics.jsonl").read_bytes()
+    assert [row["round"] for row in rows_of(whole, "survey")] == [2] * 3 + [3] * 3
+    assert whole.server[FV]["backbones"] == {}
 
 
 def test_scores_are_all_that_leaves_a_validator_and_pairs_stay_with_it(tmp_path: Path) -> None:
@@ -344,6 +380,9 @@ def test_a_plan_counts_validators_apart_and_the_backbones_the_server_holds() -> 
     assert plan["totals"]["run"] == trained + judged
     assert plan["totals"]["down"] == plain["totals"]["down"] == model + sizes["optimiser"]
     assert plan["memory"]["server"] - plain["memory"]["server"] == 3 * model
+    beside = make_plan(recipe.model_copy(update={"weighting": recipe.weighting | {"overlap": True}}))
+    assert beside["totals"] == plan["totals"]
+    assert beside["memory"]["server"] - plain["memory"]["server"] == 6 * model, "those of the round before, too"
 
 
 def test_the_table_of_what_leaves_says_that_the_server_sees_each_backbone() -> None:

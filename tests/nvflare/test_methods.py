@@ -33,7 +33,9 @@ ROLES: dict[str, dict[str, Any]] = {
         "partition.parties": 2,
         "partition.validators": 1,
         "partition.identities_per_validator": 4,
-        "weighting": {"name": "fv", "pairs": 8, "folds": 2, "smoothing": 0.5},
+        "weighting": {"name": "fv", "pairs": 8, "folds": 2, "smoothing": 0.5, "overlap": True},
+        "federation.rounds": 3,
+        "federation.workers": 2,
     },
 }
 """Methods that need, or are tried with, parties of other roles: a federation of their own."""
@@ -158,6 +160,18 @@ def test_sources_targets_and_validators_are_hosts_like_any_other(name: str, tmp_
     fv.run(recipe, out=here)
     with started(tmp_path, recipe) as hosts:
         assert len(set(hosts.deployment.roles.values())) == 2
+        meeting = let_meet(hosts) if recipe.weighting.get("overlap") else []
         fv.run(recipe, out=there, on=hosts.folder)
+        assert all((hosts.deployment.party(party) / "at-work").exists() for party in meeting)
     assert (here / "model.safetensors").read_bytes() == (there / "model.safetensors").read_bytes()
     assert rows(here) == rows(there)
+    assert not (there / "failures.log").exists()
+
+
+def let_meet(hosts: Hosts) -> list[str]:
+    """A trainer of the second round and a validator of the first go on only once both are at work."""
+    roles = hosts.deployment.roles
+    trainer, validator = (min(party for party in roles if roles[party] == role) for role in ("trainer", "validator"))
+    hosts.faults(trainer, {"train 2": f"meet {validator}"})
+    hosts.faults(validator, {"validate 1": f"meet {trainer}"})
+    return [trainer, validator]

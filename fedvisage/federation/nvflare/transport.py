@@ -2,14 +2,15 @@
 
 A job is opened when the first parcel is to be sent. Where it is lost, another is submitted and only the answers that
 are still missing are asked for again. A party that gives no answer is left out until its site is connected again; the
-next exchange then opens a new job, with it.
+next exchange then opens a new job, with it. Every site works on its own task, so exchanges beside each other are simply
+all asked for.
 """
 
 from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -54,6 +55,34 @@ class Lost(Exception):
     """The job has gone."""
 
 
+class _Open:
+    """What an exchange still waits for, its own parcels and those beside it."""
+
+    def __init__(self, parcels: Mapping[str, Parcel], beside: Iterable[Mapping[str, Parcel]]) -> None:
+        self.waiting = dict(parcels)
+        self._others, self._beside = filter(None, beside), frozenset[str]()
+        self.more()
+        self.parties = frozenset(self.waiting)
+        """All that are asked for something at some time."""
+
+    def more(self) -> Mapping[str, Parcel]:
+        """The next parcels beside, if those before have been answered; they are waited for from now on."""
+        if self._beside & self.waiting.keys():
+            return {}
+        parcels = next(self._others, {})
+        self._beside = frozenset(parcels)
+        self.waiting |= parcels
+        return parcels
+
+
+@dataclass(frozen=True)
+class _Task:
+    """Something that a site was asked for."""
+
+    party: str
+    sent: float
+
+
 @dataclass
 class _Job:
     """A job as the run sees it."""
@@ -67,12 +96,12 @@ class _Job:
     """Sites that were told of the run, with why they refused, if they did."""
     stuck: dict[str, str] = field(default_factory=dict)
     """Sites that gave no answer, with the reason; nothing more is asked of them in this job."""
-    tasks: int = 0
+    count: int = 0
 
-    def send(self, party: str, phase: str, payload: Sequence[bytes | memoryview]) -> int:
-        self.tasks += 1
-        self._pass({"kind": "task", "task": self.tasks, "party": party, "phase": phase}, payload)
-        return self.tasks
+    def send(self, tasks: dict[int, _Task], party: str, phase: str, payload: Sequence[bytes | memoryview]) -> None:
+        self.count += 1
+        self._pass({"kind": "task", "task": self.count, "party": party, "phase": phase}, payload)
+        tasks[self.count] = _Task(party, time.monotonic())
 
     def share(self, payload: Sequence[bytes | memoryview]) -> None:
         self._pass({"kind": "shared"}, payload)
@@ -86,31 +115,32 @@ class _Job:
         except Closed as error:
             raise Lost(str(error)) from error
 
-    def collect(self, numbers: dict[int, str], timeout: float | None) -> Iterator[tuple[str, Content | Failure]]:
-        """Answers to tasks as they arrive; who is late after `timeout` seconds has failed."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while numbers:
+    def collect(self, tasks: dict[int, _Task], timeout: float | None) -> Iterator[tuple[str, Content | Failure]]:
+        """Answers as they arrive; who is late after `timeout` seconds has failed. Tasks may be added meanwhile."""
+        while tasks:
             try:
-                left = None if deadline is None else max(0.001, deadline - time.monotonic())
-                header, payload = self.link.receive(left)
+                late = None if timeout is None else min(task.sent for task in tasks.values()) + timeout
+                header, payload = self.link.receive(None if late is None else max(0.001, late - time.monotonic()))
             except TimeoutError:
-                yield from self._too_late(numbers, timeout)
-                return
+                yield from self._too_late(tasks, timeout)
+                continue
             except (Closed, ValueError, KeyError) as error:
                 raise Lost(str(error)) from error
-            party = numbers.pop(int(header.get("task", -1)), None)
-            if party is None:
+            task = tasks.pop(int(header.get("task", -1)), None)
+            if task is None:
                 continue
             if header["kind"] == "answer":
-                yield party, payload
+                yield task.party, payload
                 del payload
                 continue
             if header.get("gone"):
-                self.stuck[party] = str(header["reason"])
-            yield party, Failure(str(header["reason"]))
+                self.stuck[task.party] = str(header["reason"])
+            yield task.party, Failure(str(header["reason"]))
 
-    def _too_late(self, numbers: dict[int, str], timeout: float | None) -> Iterator[tuple[str, Failure]]:
-        for number, party in sorted(numbers.items()):
+    def _too_late(self, tasks: dict[int, _Task], timeout: float | None) -> Iterator[tuple[str, Failure]]:
+        now = time.monotonic()
+        for number in sorted(number for number, task in tasks.items() if task.sent + (timeout or 0.0) <= now):
+            party = tasks.pop(number).party
             self.stuck[party] = f"no answer within {timeout:g} s"
             try:
                 self.link.send({"kind": "cancel", "task": number})
@@ -140,17 +170,22 @@ class NVFlare:
         if self._job is not None:
             self._job.prepared.clear()
 
-    def exchange(self, parcels: Mapping[str, Parcel]) -> Iterator[tuple[str, Parcel | Failure]]:
+    def exchange(
+        self, parcels: Mapping[str, Parcel], beside: Iterable[Mapping[str, Parcel]] = ()
+    ) -> Iterator[tuple[str, Parcel | Failure]]:
         """See `Transport.exchange`."""
-        waiting = dict(parcels)
-        stamp = next(iter(parcels.values())).stamp
+        asked = _Open(parcels, beside)
+        waiting = asked.waiting
+        if not waiting:
+            return
+        stamp = next(iter(waiting.values())).stamp
         self._renew(waiting, stamp)
         losses: list[str] = []
-        while waiting:
+        while waiting or asked.more():
             job = None
             try:
                 job = self._job or self._open(waiting)
-                for party, answer in self._ask(job, waiting):
+                for party, answer in self._ask(job, asked):
                     del waiting[party]
                     yield party, answer
             except Lost as reason:
@@ -165,47 +200,51 @@ class NVFlare:
                         "the server and its sites (fedvisage deploy logs), then go on with --resume"
                     ) from None
 
-    def _ask(self, job: _Job, waiting: Mapping[str, Parcel]) -> Iterator[tuple[str, Parcel | Failure]]:
+    def _ask(self, job: _Job, asked: _Open) -> Iterator[tuple[str, Parcel | Failure]]:
         """Whatever can be had of this job, once for each of those waiting."""
-        reachable: dict[str, Parcel] = {}
-        yield from self._turn_away(job, waiting, reachable)
-        shared = shared_groups(reachable)
-        job.share(pieces(Parcel(shared)) if shared else [])
-        numbers = {
-            job.send(party, parcel.stamp.phase, pieces(parcel, own_groups(parcel, shared))): party
-            for party, parcel in reachable.items()
-        }
-        for party, answer in job.collect(numbers, self._timeout):
+        self._make_ready(job, asked.parties)
+        tasks: dict[int, _Task] = {}
+        yield from self._send(job, tasks, asked.waiting)
+        yield from self._send_more(job, tasks, asked)
+        for party, answer in job.collect(tasks, self._timeout):
             if isinstance(answer, Failure):
                 yield party, answer
-                continue
-            rest = answer.rest if isinstance(answer, Body) else None
-            try:
-                decoded: Parcel | Failure = replace(decode(look(answer)), rest=rest)
-            except ValueError as error:
-                decoded = Failure(f"its answer is {error}")
-            yield party, decoded
-            if rest:
-                rest()
-            del decoded, answer, rest
+            else:
+                yield from _decoded(party, answer)
+            del answer
+            yield from self._send_more(job, tasks, asked)
 
-    def _turn_away(
-        self, job: _Job, waiting: Mapping[str, Parcel], reachable: dict[str, Parcel]
-    ) -> Iterator[tuple[str, Failure]]:
-        """Failures of those who cannot be asked in this job; the others are made ready and put into `reachable`."""
-        new = [party for party in waiting if party in job.sites and party not in job.prepared | job.stuck]
-        if new:
-            job.share([])
-            numbers = {job.send(party, PREPARE, [self._prepare(party)]): party for party in new}
-            for party, answer in job.collect(numbers, self._timeout):
-                job.prepared[party] = answer.reason if isinstance(answer, Failure) else ""
+    def _send_more(self, job: _Job, tasks: dict[int, _Task], asked: _Open) -> Iterator[tuple[str, Failure]]:
+        while more := asked.more():
+            yield from self._send(job, tasks, more)
+
+    def _send(self, job: _Job, tasks: dict[int, _Task], waiting: Mapping[str, Parcel]) -> Iterator[tuple[str, Failure]]:
+        """Failures of those who cannot be asked in this job; the others are sent what waits for them."""
+        exchanges: dict[Stamp, dict[str, Parcel]] = {}
         for party, parcel in list(waiting.items()):
             if party not in job.sites:
                 yield party, Failure(NOT_CONNECTED)
             elif reason := job.stuck.get(party) or job.prepared[party]:
                 yield party, Failure(reason)
             else:
-                reachable[party] = parcel
+                exchanges.setdefault(parcel.stamp, {})[party] = parcel
+        for parcels in exchanges.values():
+            shared = shared_groups(parcels)
+            job.share(pieces(Parcel(shared)) if shared else [])
+            for party, parcel in parcels.items():
+                job.send(tasks, party, parcel.stamp.phase, pieces(parcel, own_groups(parcel, shared)))
+
+    def _make_ready(self, job: _Job, parties: Iterable[str]) -> None:
+        """Tell those of the run who have not been told in this job."""
+        new = [party for party in sorted(parties) if party in job.sites and party not in job.prepared | job.stuck]
+        if not new:
+            return
+        job.share([])
+        tasks: dict[int, _Task] = {}
+        for party in new:
+            job.send(tasks, party, PREPARE, [self._prepare(party)])
+        for party, answer in job.collect(tasks, self._timeout):
+            job.prepared[party] = answer.reason if isinstance(answer, Failure) else ""
 
     def _renew(self, asked: Mapping[str, Parcel], stamp: Stamp) -> None:
         """Give up a job that lacks a party which could take part in a new one."""
@@ -298,3 +337,15 @@ class NVFlare:
         self._end_job()
         self._listener.close()
         self._station.console.close()
+
+
+def _decoded(party: str, answer: Content) -> Iterator[tuple[str, Parcel | Failure]]:
+    """An answer for as long as it is looked at; its memory is let go of afterwards."""
+    rest = answer.rest if isinstance(answer, Body) else None
+    try:
+        decoded: Parcel | Failure = replace(decode(look(answer)), rest=rest)
+    except ValueError as error:
+        decoded = Failure(f"its answer is {error}")
+    yield party, decoded
+    if rest:
+        rest()

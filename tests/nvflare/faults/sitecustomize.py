@@ -15,6 +15,16 @@ from pathlib import Path
 TARGET = "fedvisage.deploy.desk"
 
 
+def meet(mine, theirs):
+    """Stay at work until another party is at work, too."""
+    (mine / "at-work").touch()
+    give_up = time.monotonic() + 60
+    while not (theirs / "at-work").exists():
+        if time.monotonic() > give_up:
+            raise RuntimeError(f"never met {theirs.name}")
+        time.sleep(0.02)
+
+
 def break_desk(desk):
     import torch
 
@@ -33,6 +43,9 @@ def break_desk(desk):
             time.sleep(600)
         if do == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
+        if do.startswith("meet "):
+            meet(path.parent, path.parent.parent / do.removeprefix("meet "))
+            return whole(self, parcel)
         answer = whole(self, parcel)
         tensors = dict(answer.tensors["backbone"])
         name = next(iter(tensors))
