@@ -18,21 +18,21 @@ from fedvisage.losses import positive_hinge
 IMAGES = 5
 PARTIES = {"smoke": (4, 1), "normal": (1_000, 1), "full": (1_000, 7)}
 """Parties, and rounds that count."""
-MEMORY = {"smoke": (4, 8, 2), "normal": (100, 10_000, 2), "full": (100, 10_000, IMAGES)}
-"""Few parties, many parties, and the images of each."""
+MEMORY = {"smoke": (4, 8, 2, 1, 4), "normal": (100, 10_000, 2, 1, 50), "full": (100, 10_000, IMAGES, 2, 1)}
+"""Few parties, many parties, the images of each, rounds, and how many parties are computed at a time."""
 
 SCRIPT = """
 import sys
 import fedvisage as fv
 from fedvisage.config import Recipe
-parties, images, folder = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+parties, images, rounds, together = map(int, sys.argv[1:5])
 fv.run(Recipe.model_validate({
     "faces": {"identities": parties, "images_per_identity": images, "size": 32},
     "partition": {"parties": parties, "identities_per_party": 1, "held_out": 0},
     "training": {"batch_size": 8, "steps": 1, "batchnorm": "fixed"},
     "method": {"name": "fedface", "embeddings_start": "random"},
-    "federation": {"rounds": 1, "workers": 1, "together": 50},
-}), out=folder)
+    "federation": {"rounds": rounds, "workers": 1, "together": together},
+}), out=sys.argv[5])
 status = open("/proc/self/status").read()
 print(int(status.split("VmHWM:")[1].split()[0]) / 1024)
 """
@@ -84,14 +84,16 @@ def _round(parties: int, rounds: int) -> Row:
     return Row.of(name, median(ours), median(reference), "s", peer, "<= 1.3", ratio)
 
 
-def _memory(few: int, many: int, images: int) -> Row:
-    name = f"peak memory of a FedFace run, {many:,} parties x {images} images"
-    return Row.of(name, peak(many, images), peak(few, images), "MB", f"the same with {few} parties", "< 1.2")
+def _memory(few: int, many: int, images: int, rounds: int, together: int) -> Row:
+    """The peak of whole runs: training, the server's step over all class embeddings, checkpoints, map and page."""
+    name = f"peak memory of a whole FedFace run, {many:,} parties x {images} images, {together} at a time"
+    ours, reference = (peak(parties, images, rounds, together) for parties in (many, few))
+    return Row.of(name, ours, reference, "MB", f"the same with {few} parties", "< 1.2")
 
 
-def peak(parties: int, images: int) -> float:
+def peak(*numbers: int) -> float:
     """Largest resident memory of a whole run in a process of its own."""
     with TemporaryDirectory() as folder:
-        command = [sys.executable, "-c", SCRIPT, str(parties), str(images), f"{folder}/run"]
+        command = [sys.executable, "-c", SCRIPT, *map(str, numbers), f"{folder}/run"]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
     return float(done.stdout.splitlines()[-1])

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 import torch
 
-from fedvisage.core.codec import load_state, save_state
+from fedvisage.core.codec import load_state, read_state, save_state, state_bytes
 from fedvisage.core.errors import FedVisageError
 from fedvisage.core.flat import columns, in_order, pack_flat
 from fedvisage.core.method import Result
@@ -23,6 +23,8 @@ from fedvisage.core.weights import snapshot
 
 CHUNKS = 64
 SPILL_BYTES = 64 << 20
+SMALL = 1 << 16
+"""Answers of fewer bytes are kept as bytes: the objects around a class embedding are larger than itself."""
 
 Item = TypeVar("Item")
 Groups = dict[str, Tensors]
@@ -132,14 +134,15 @@ class Individuals(Mapping[str, Tensors]):
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._items: dict[str, Tensors | Path] = {}
+        self._items: dict[str, Tensors | bytes | Path] = {}
         self._bytes = 0
 
     def add(self, party: str, tensors: Tensors) -> None:
         """Keep a copy of one party's answer."""
-        self._bytes += group_bytes(tensors)
+        size = group_bytes(tensors)
+        self._bytes += size
         if self._bytes <= SPILL_BYTES:
-            self._items[party] = snapshot(tensors)
+            self._items[party] = state_bytes(dict(tensors)) if size < SMALL else snapshot(tensors)
             return
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / f"{len(self._items):06d}.safetensors"
@@ -148,6 +151,8 @@ class Individuals(Mapping[str, Tensors]):
 
     def __getitem__(self, party: str) -> Tensors:
         item = self._items[party]
+        if isinstance(item, bytes):
+            return read_state(bytearray(item), f"the answer of {party}")
         return load_state(item) if isinstance(item, Path) else item
 
     def __iter__(self) -> Iterator[str]:

@@ -57,9 +57,19 @@ def full(class_embeddings: Tensor) -> Tensor:
 
 def unit_rows(vectors: Tensor) -> tuple[Tensor, Tensor]:
     """Rows (C, d) at unit length and their lengths (C, 1); a zero row stays zero and has length 1, as in `unit`."""
-    length = torch.linalg.vector_norm(vectors, dim=1, keepdim=True)
-    length = torch.where(length > SMALLEST_NORM, length, torch.ones_like(length))
+    length = lengths(vectors)
     return vectors / length, length
+
+
+def to_unit_(vectors: Tensor) -> Tensor:
+    """Rows (C, d) brought to unit length where they are."""
+    return vectors.div_(lengths(vectors))
+
+
+def lengths(vectors: Tensor) -> Tensor:
+    """Lengths (C, 1) of rows (C, d), 1 for a zero row."""
+    length = torch.linalg.vector_norm(vectors, dim=1, keepdim=True)
+    return torch.where(length > SMALLEST_NORM, length, torch.ones_like(length))
 
 
 def through_unit(gradient: Tensor, unit: Tensor, length: Tensor) -> Tensor:

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from fedvisage.core.errors import FedVisageError
-from fedvisage.losses._regularisers import check_class_embeddings, check_owner, full, numbered, unit_rows
+from fedvisage.losses._regularisers import ROWS, check_class_embeddings, check_owner, full, numbered, unit_rows
 
 RESOLUTION = 1 / 2048
 """Width of the bins behind the quantiles of `party_cosines`."""
-TILE = 1024
+TILE = 512
 
 
 class CosineSummary(NamedTuple):
@@ -48,8 +48,14 @@ def effective_rank(vectors: Tensor) -> float:
     From 1, where all rows lie on one line, to min(N, d), where all directions are used alike.
     """
     check_class_embeddings(vectors)
-    rows, _ = unit_rows(vectors.double())
-    gram = rows.T @ rows if rows.shape[0] >= rows.shape[1] else rows @ rows.T
+    if vectors.shape[0] < vectors.shape[1]:
+        rows, _ = unit_rows(vectors.double())
+        gram = rows @ rows.T
+    else:
+        gram = vectors.new_zeros(2 * vectors.shape[1:], dtype=torch.float64)
+        for part in torch.split(vectors, ROWS):
+            rows, _ = unit_rows(part.double())
+            gram.addmm_(rows.T, rows)
     values = torch.linalg.eigvalsh(gram)
     values = values.clamp_min(len(gram) * torch.finfo(values.dtype).eps * values[-1]).sqrt()
     share = values / values.sum()
@@ -66,27 +72,51 @@ def party_cosines(class_embeddings: Tensor, owner: Tensor, quantile: float = 0.9
     check_owner(class_embeddings, owner)
     if not 0 < quantile <= 1:
         raise FedVisageError(f"quantile must lie in (0, 1], got {quantile}")
-    order = owner.argsort(stable=True)
-    party = numbered(owner[order])
-    rows, _ = unit_rows(full(class_embeddings)[order])
+    rows = full(class_embeddings)
+    if bool((owner.diff() < 0).any()):
+        order = owner.argsort(stable=True)
+        rows, owner = rows[order], owner[order]
+    party = numbered(owner)
     across, within = histograms(rows, party)
-    sums = rows.new_zeros(int(party[-1]) + 1, rows.shape[1], dtype=torch.float64).index_add_(0, party, rows.double())
-    inside = sums.square().sum().item()
-    total = sums.sum(dim=0).square().sum().item()
-    diagonal = rows.double().square().sum().item()
+    total, inside, diagonal = square_sums(rows, party)
     return PartyCosines(
         summary(across, (total - inside) / 2, quantile), summary(within, (inside - diagonal) / 2, quantile)
     )
 
 
+def square_sums(rows: Tensor, party: Tensor) -> tuple[float, float, float]:
+    """Of rows (C, d), at unit length, of ascending parties (C,): |everybody's sum|², Σ |a party's sum|², Σ |a row|².
+
+    In float64, a few rows at a time; the sum of a party that the cut goes through is carried over it.
+    """
+    everybody = rows.new_zeros(rows.shape[1], dtype=torch.float64)
+    carried, last = torch.zeros_like(everybody), -1
+    inside = diagonal = 0.0
+    for part, of in zip(torch.split(rows, ROWS), torch.split(party, ROWS), strict=True):
+        part = unit_rows(part)[0].double()
+        place = of - of[0]
+        sums = part.new_zeros(int(place[-1]) + 1, part.shape[1]).index_add_(0, place, part)
+        if int(of[0]) == last:
+            sums[0] += carried
+        else:
+            inside += carried.square().sum().item()
+        carried, last = sums[-1].clone(), int(of[-1])
+        inside += torch.linalg.vector_norm(sums[:-1]).square().item()
+        diagonal += torch.linalg.vector_norm(part).square().item()
+        everybody += part.sum(dim=0)
+    inside += carried.square().sum().item()
+    return everybody.square().sum().item(), inside, diagonal
+
+
 def histograms(rows: Tensor, party: Tensor) -> tuple[Tensor, Tensor]:
-    """Counts of the cosines of unordered pairs of unit rows (C, d), across and within ascending parties (C,)."""
+    """Counts of the cosines of unordered pairs of rows (C, d), across and within ascending parties (C,)."""
     bins = round(2 / RESOLUTION)
     across, within = torch.zeros(bins, dtype=torch.int64), torch.zeros(bins, dtype=torch.int64)
     parts, owners = torch.split(rows, TILE), torch.split(party, TILE)
-    for i, row in enumerate(parts):
-        for j, column in enumerate(parts[i:], start=i):
-            cosines = row @ column.T
+    for i, part in enumerate(parts):
+        row, _ = unit_rows(part)
+        for j, other in enumerate(parts[i:], start=i):
+            cosines = row @ unit_rows(other)[0].T
             if owners[i][-1] < owners[j][0]:
                 across += count(cosines, bins)
                 continue
@@ -98,8 +128,8 @@ def histograms(rows: Tensor, party: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def count(cosines: Tensor, bins: int) -> Tensor:
-    """Histogram of cosines over [-1, 1], those beyond it by rounding in the outer bins."""
-    place = cosines.flatten().add(1).mul_(bins / 2).to(torch.int32).clamp_(0, bins - 1)
+    """Histogram of cosines over [-1, 1], those beyond it by rounding in the outer bins; they are overwritten."""
+    place = cosines.add_(1).mul_(bins / 2).to(torch.int32).clamp_(0, bins - 1).flatten()
     return place.bincount(minlength=bins).cpu()
 
 

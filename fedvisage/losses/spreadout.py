@@ -5,7 +5,8 @@ FedFace does not name d; 1 - cos with margin 0.7 is what its published code comp
 margins act on the same pairs: "half-cosine" (1 - cos)/2 at 0.35 (a quarter of the value), "squared-euclidean" 2 - 2 cos
 at 1.4 (four times), "euclidean" √(2 - 2 cos) at 1.183.
 
-`spreadout` is dense; `spreadout_gradient` gives the same by closed form over tiles of the upper triangle of pairs.
+`spreadout` is dense; `spreadout_gradient` gives the same by closed form over tiles of the upper triangle of pairs. Rows
+are brought to unit length tile by tile: that costs next to nothing, and a copy of everybody is spared.
 """
 
 from __future__ import annotations
@@ -32,7 +33,13 @@ SLOPES = {"cosine": 1.0, "half-cosine": 0.5, "squared-euclidean": 2.0}
 """Distances that are a multiple of 1 - cos."""
 SMALLEST_SQUARE = 1e-6
 """Below this squared distance float32 knows no direction between two unit vectors: "euclidean" does not push them."""
-TILE = 2048
+SMALLEST_TILE, LARGEST_TILE = 1024, 2048
+"""Rows of a square of pairs that is handled at a time."""
+
+
+def tile(classes: int, size: int) -> int:
+    """Rows of a square of pairs: it takes no more memory than the class embeddings (C, d), within bounds."""
+    return min(LARGEST_TILE, max(SMALLEST_TILE, math.isqrt(classes * size)))
 
 
 def spreadout(
@@ -96,34 +103,39 @@ def spreadout_gradient(
     distance: SpreadoutDistance = "cosine",
     *,
     reduction: Literal["sum", "mean"] = "sum",
-    block: int = TILE,
+    block: int | None = None,
 ) -> ValueAndGradient:
-    """Value and gradient (C, d) of `spreadout`, exact, `block` times `block` pairs at a time."""
+    """Value and gradient (C, d) of `spreadout`, exact, `block` times `block` pairs at a time (16 MB at most)."""
     scale = check_spreadout(class_embeddings, margin, distance, reduction)
-    if block < 1:
+    if block is not None and block < 1:
         raise FedVisageError(f"block must be at least 1, got {block}")
+    block = block or tile(*class_embeddings.shape)
     with without_autocast(class_embeddings):
-        rows, length = unit_rows(full(class_embeddings))
+        rows = full(class_embeddings)
         parts = torch.split(rows, block)
         gradient = torch.zeros_like(rows)
         targets = torch.split(gradient, block)
         buffer = rows.new_empty(len(parts[0]) ** 2)
         total = 0.0
-        for i, row in enumerate(parts):
-            for j, column in enumerate(parts[i:], start=i):
+        for i, part in enumerate(parts):
+            row, _ = unit_rows(part)
+            for j, other in enumerate(parts[i:], start=i):
+                column = row if i == j else unit_rows(other)[0]
                 out = buffer[: len(row) * len(column)].view(len(row), len(column))
                 cosines = torch.mm(row, column.T, out=out)
                 if i == j:
                     cosines.fill_diagonal_(-math.inf)
                 short, slope = shortfall_(cosines, margin, distance)
-                value = torch.linalg.vecdot(short, short).double().sum().item()
+                value = torch.linalg.vector_norm(short, dim=1).double().square().sum().item()
                 if value == 0:  # nobody here is too close: there is nothing to push
                     continue
                 total += value if i == j else 2 * value
                 targets[i].addmm_(slope, column, alpha=4 * scale)
                 if i != j:
                     targets[j].addmm_(slope.T, row, alpha=4 * scale)
-        return ValueAndGradient(total * scale, through_unit(gradient, rows, length))
+        for target, part in zip(targets, parts, strict=True):
+            through_unit(target, *unit_rows(part))
+        return ValueAndGradient(total * scale, gradient)
 
 
 @torch.no_grad()

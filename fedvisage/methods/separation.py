@@ -40,11 +40,10 @@ from fedvisage.losses import (
     loss_options,
     party_cosines,
     spreadout_gradient,
-    unit,
 )
-from fedvisage.losses._regularisers import BUFFER, numbered
+from fedvisage.losses._regularisers import BUFFER, ROWS, numbered, to_unit_
 from fedvisage.losses.correction import CorrectionForm
-from fedvisage.losses.spreadout import SpreadoutDistance
+from fedvisage.losses.spreadout import SpreadoutDistance, tile
 from fedvisage.methods.fedavg import EMBEDDINGS
 from fedvisage.training import learning_rate
 
@@ -79,7 +78,7 @@ class Separation(Component):
     def separate(self, embeddings: Tensor, owner: Tensor, identity: Tensor | None, rate: float) -> tuple[float, Tensor]:
         """The regulariser before the step, and the class embeddings (C, d) after it."""
         value, gradient = self.regulariser(embeddings, owner, identity)
-        return value, embeddings.add(gradient, alpha=-self.strength * rate)
+        return value, torch.add(embeddings, gradient, alpha=-self.strength * rate, out=gradient)
 
     def server_cost(self, classes: int, size: int) -> Mapping[str, float]:
         """Two matrix products over all pairs of classes; embeddings, gradient, the step's result and one block."""
@@ -159,7 +158,9 @@ class Separation(Component):
         owner = torch.repeat_interleave(torch.tensor([stop - start for start, stop in places.values()]))
         tokens = server.get(IDENTITY_TOKENS)
         identity = tokens[heard] if tokens is not None else None
-        if heard.any():
+        if heard.all():
+            rows = self._step(rows, owner, identity, context)
+        elif heard.any():
             rows[heard] = self._step(rows[heard], owner[heard], identity, context)
         return server | {PRIVATE_EMBEDDINGS: {"rows": rows, HEARD: heard}}
 
@@ -179,7 +180,7 @@ class Separation(Component):
         value, after = self.separate(start, owner, identity, rate)
         after = after if identity is None else average_shared(after, identity)
         size = float(torch.linalg.vector_norm(before))
-        moved = float(torch.linalg.vector_norm(after - before)) / size if size else 0.0
+        moved = apart(after, before) / size if size else 0.0
         numbers = {"regulariser": value, "relative_step": moved}
         every = self.diagnostics_every
         if every and (context.round % every == 0 or context.round == context.rounds):
@@ -192,6 +193,12 @@ class Separation(Component):
             }
         context.numbers |= {name: number for name, number in numbers.items() if math.isfinite(number)}
         return after
+
+
+def apart(one: Tensor, other: Tensor) -> float:
+    """Length of the difference of two (C, d), a few rows at a time."""
+    parts = zip(torch.split(one, ROWS), torch.split(other, ROWS), strict=True)
+    return math.hypot(*(float(torch.linalg.vector_norm(a - b)) for a, b in parts))
 
 
 def identity_token(key: str, name: str) -> int:
@@ -288,6 +295,11 @@ class Spreadout(Separation):
     distance: SpreadoutDistance = "cosine"
     reading: Literal["summed", "without-rate", "released-code", "fedfr-code"] = "summed"
 
+    def server_cost(self, classes: int, size: int) -> Mapping[str, float]:
+        """As of the others, with one square of pairs at a time."""
+        cost = super().server_cost(classes, size)
+        return {**cost, "memory": 4.0 * (4 * classes * size + tile(classes, size) ** 2)}
+
     def regulariser(self, embeddings: Tensor, owner: Tensor, identity: Tensor | None) -> ValueAndGradient:
         """The squared hinge over all ordered pairs of people; who is at several parties counts once."""
         reading = READINGS[self.reading]
@@ -301,10 +313,11 @@ class Spreadout(Separation):
 
     def separate(self, embeddings: Tensor, owner: Tensor, identity: Tensor | None, rate: float) -> tuple[float, Tensor]:
         """The reading's steps, and then unit length."""
-        reading, velocity, first = READINGS[self.reading], torch.zeros_like(embeddings), math.nan
-        for step in range(reading.steps):
-            value, gradient = self.regulariser(embeddings, owner, identity)
-            first = value if step == 0 else first
-            velocity.mul_(reading.momentum).add_(gradient)
-            embeddings = embeddings.add(velocity, alpha=-reading.size(self.strength, rate))
-        return first, unit(embeddings)
+        reading = READINGS[self.reading]
+        first, velocity = self.regulariser(embeddings, owner, identity)
+        for step in range(1, reading.steps + 1):
+            if step > 1:
+                velocity.mul_(reading.momentum).add_(self.regulariser(embeddings, owner, identity).gradient)
+            room = velocity if step == reading.steps else None
+            embeddings = torch.add(embeddings, velocity, alpha=-reading.size(self.strength, rate), out=room)
+        return first, to_unit_(embeddings)

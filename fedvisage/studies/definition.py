@@ -81,9 +81,13 @@ class Row(Section):
 
 
 class Figure(Section):
-    """How the rows are drawn: lines over each row's `x`, or bars side by side."""
+    """How the rows are drawn: lines over each row's `x`, or bars side by side.
 
-    kind: Literal["lines", "bars"] = "lines"
+    Of rows with a searched weighting: `weights`, how each party counts over the rounds, or `map`, the triangles of
+    validation scores of three parties.
+    """
+
+    kind: Literal["lines", "bars", "weights", "map"] = "lines"
     x: str = ""
     """What the horizontal axis is, in words."""
     log: bool = False

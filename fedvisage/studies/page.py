@@ -17,6 +17,7 @@ from fedvisage.studies.cells import cells, load_results
 from fedvisage.studies.definition import Column, Row, Study, load_study
 from fedvisage.studies.figures import learning_curves, redrawn
 from fedvisage.studies.numbers import Entry, Ordering, agreement, orderings, table
+from fedvisage.studies.weightings import KINDS, drawn_weightings
 
 MINUS = "−"
 
@@ -46,6 +47,7 @@ def contents(name: str, scale: str, results: Path, folder: Path | None = None) -
     seeds = sorted({result["seed"] for of in finished.values() for result in of})
     wanted = len({cell.key for cell in cells(name, scale, seeds or [1], folder)})
     done = len({result["recipe"] for of in finished.values() for result in of})
+    of_weights = study.figure is not None and study.figure.kind in KINDS
     return {
         "name": name,
         "scale": scale,
@@ -56,7 +58,7 @@ def contents(name: str, scale: str, results: Path, folder: Path | None = None) -
         "measured": [(column.name, column.by[scale].metric, column.by[scale].what) for column in columns],
         "rows": _rows(study, columns, numbers),
         "has_chosen": any(not math.isnan(entry.chosen) for of in numbers.values() for entry in of.values()),
-        "figures": redrawn(study, columns, numbers),
+        "figures": drawn_weightings(study, finished) if of_weights else redrawn(study, columns, numbers),
         "curves": learning_curves(study, scale, finished),
         "orderings": [_ordering(study, one) for one in sorted(found, key=_interest)],
         "costs": _costs(study, finished),

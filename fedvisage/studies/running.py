@@ -38,9 +38,10 @@ from fedvisage.protocols import run as evaluate
 from fedvisage.runfolder import environment
 from fedvisage.scoring import headline
 from fedvisage.studies.cells import Cell
-from fedvisage.studies.definition import TEST, TRAINING, Measure, load_study
+from fedvisage.studies.definition import TEST, TRAINING, Measure, Study, load_study
 from fedvisage.studies.people import pack, people_digest, test_influences
 from fedvisage.studies.standins import add_lists
+from fedvisage.studies.weightings import KINDS, SEARCHED, kept_weighting
 
 CLOCK = "seconds"
 """In a cell's run folder: how long earlier, interrupted tries took."""
@@ -58,13 +59,14 @@ def run_cell(
     Another process that runs the same cell in the same `work` is waited for. `workers` as in the recipe.
     """
     path, folder = results / f"{cell.key}.json", work / cell.key
-    measures = list(load_study(cell.study, cell.home).measures(cell.scale, cell.row).values())
+    study = load_study(cell.study, cell.home)
+    measures = list(study.measures(cell.scale, cell.row).values())
     root = data or data_root()
     work.mkdir(parents=True, exist_ok=True)
     with _alone(work / f"{cell.key}.lock"):
         result = cell.finished(results) or {}
         missing = [measure for measure in measures if _is_missing(measure, result, root, folder)]
-        if result and not missing:
+        if result and not missing and not _lacks_weighting(study, cell, result):
             return path
         recipe = _put_to_work(cell, work, root, watch, workers)
         clock = _Clock(folder, watch)
@@ -76,6 +78,8 @@ def run_cell(
         for measure in missing:
             if measure.protocol != TEST:
                 _add(result, measure, folder, recipe, work / "data", root)
+        searched = kept_weighting(folder)
+        result |= {SEARCHED: searched} if searched else {}
         results.mkdir(parents=True, exist_ok=True)
         write_atomically(path, [_lines(result).encode()])
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
@@ -166,6 +170,12 @@ def _is_missing(measure: Measure, result: Mapping[str, Any], data: Path, folder:
         return True
     kept = measure.key in result.get("people", {}) or not _tells_people(measure) or known[measure.key] is None
     return not kept and (folder / EVALUATION).exists()
+
+
+def _lacks_weighting(study: Study, cell: Cell, result: Mapping[str, Any]) -> bool:
+    """Whether the study draws a searched weighting that the result, made for another study, does not hold."""
+    drawn = study.figure is not None and study.figure.kind in KINDS
+    return drawn and cell.recipe.weighting.get("name") == "fv" and SEARCHED not in result
 
 
 def _tells_people(measure: Measure) -> bool:

@@ -184,7 +184,11 @@ def test_norm_clipping_shortens_the_step_and_keeps_its_direction() -> None:
     assert aggregator.result().reduced[BACKBONE]["t"].tolist() == pytest.approx([1.3, 1.65])
 
 
-def test_individual_answers_come_back_by_party_in_order_and_are_copies() -> None:
+@pytest.mark.parametrize("small", [0, 1 << 16])
+def test_individual_answers_come_back_by_party_in_order_and_are_copies(
+    small: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(aggregation, "SMALL", small)
     phase = Phase("train", up={PRIVATE_EMBEDDINGS: "individual", BACKBONE: "weighted_sum"}, trains=True)
     aggregator = Aggregator(phase, ["a", "b", "c"], individual=frozenset({BACKBONE, OPTIMISER}))
     live = torch.ones(2)
