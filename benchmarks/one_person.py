@@ -1,11 +1,8 @@
-"""Parties of one person each: a FedFace round against its bare passes, and peak memory with many parties."""
+"""Parties of one person each: a FedFace round against its bare passes."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from statistics import median
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
@@ -18,28 +15,10 @@ from fedvisage.losses import positive_hinge
 IMAGES = 5
 PARTIES = {"smoke": (4, 1), "normal": (1_000, 1), "full": (1_000, 7)}
 """Parties, and rounds that count."""
-MEMORY = {"smoke": (4, 8, 2, 1, 4), "normal": (100, 10_000, 2, 1, 50), "full": (100, 10_000, IMAGES, 2, 1)}
-"""Few parties, many parties, the images of each, rounds, and how many parties are computed at a time."""
-
-SCRIPT = """
-import sys
-import fedvisage as fv
-from fedvisage.config import Recipe
-parties, images, rounds, together = map(int, sys.argv[1:5])
-fv.run(Recipe.model_validate({
-    "faces": {"identities": parties, "images_per_identity": images, "size": 32},
-    "partition": {"parties": parties, "identities_per_party": 1, "held_out": 0},
-    "training": {"batch_size": 8, "steps": 1, "batchnorm": "fixed"},
-    "method": {"name": "fedface", "embeddings_start": "random"},
-    "federation": {"rounds": rounds, "workers": 1, "together": together},
-}), out=sys.argv[5])
-status = open("/proc/self/status").read()
-print(int(status.split("VmHWM:")[1].split()[0]) / 1024)
-"""
 
 
 def measure(scale: Scale) -> list[Row]:
-    return [_round(*PARTIES[scale]), _memory(*MEMORY[scale])]
+    return [_round(*PARTIES[scale])]
 
 
 def recipe_for(parties: int, rounds: int, size: int = 32) -> Recipe:
@@ -82,18 +61,3 @@ def _round(parties: int, rounds: int) -> Row:
     name = f"a FedFace round of {parties:,} parties x {IMAGES} images"
     peer = "bare forward and backward passes, 5 ready images each"
     return Row.of(name, median(ours), median(reference), "s", peer, "<= 1.3", ratio)
-
-
-def _memory(few: int, many: int, images: int, rounds: int, together: int) -> Row:
-    """The peak of whole runs: training, the server's step over all class embeddings, checkpoints, map and page."""
-    name = f"peak memory of a whole FedFace run, {many:,} parties x {images} images, {together} at a time"
-    ours, reference = (peak(parties, images, rounds, together) for parties in (many, few))
-    return Row.of(name, ours, reference, "MB", f"the same with {few} parties", "< 1.2")
-
-
-def peak(*numbers: int) -> float:
-    """Largest resident memory of a whole run in a process of its own."""
-    with TemporaryDirectory() as folder:
-        command = [sys.executable, "-c", SCRIPT, *map(str, numbers), f"{folder}/run"]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return float(done.stdout.splitlines()[-1])
