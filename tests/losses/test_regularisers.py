@@ -18,6 +18,7 @@ from fedvisage.losses import (
     gradient_correction,
     gradient_correction_gradient,
     mined_spreadout_gradient,
+    softmax,
     spreadout,
     spreadout_gradient,
 )
@@ -420,3 +421,33 @@ def test_while_all_are_alike_correction_takes_out_what_parties_have_in_common(st
     assert abs(abs(expected) - factor) < 0.1
     common = moved.mean(dim=0) / rows.mean(dim=0)
     torch.testing.assert_close(common, torch.full_like(common, expected), atol=0.01, rtol=0)
+
+
+@pytest.mark.parametrize(("length", "changes_training"), [(0.05, False), (1.5, True)])
+def test_correcting_short_raw_embeddings_cannot_change_what_softmax_teaches(
+    length: float, changes_training: bool
+) -> None:
+    """Why the correction does nothing to raw softmax while class embeddings are short.
+
+    Every class of a party is then moved by the same vector, and a softmax over the party's classes does not see what
+    is added to all of them. Only longer embeddings make the closest classes count more than the others.
+    """
+    parties, classes, size = 8, 4, 32
+    generator = torch.Generator().manual_seed(2)
+    rows = torch.randn(parties * classes, size, generator=generator, dtype=torch.float64)
+    rows *= length / rows.norm(dim=1, keepdim=True)
+    owner = torch.arange(parties).repeat_interleave(classes)
+    moved = rows - gradient_correction_gradient(rows, owner).gradient
+    features = torch.randn(20, size, generator=generator, dtype=torch.float64)
+    labels = torch.arange(20) % classes
+
+    def taught(embeddings: Tensor) -> Tensor:
+        inputs = features.clone().requires_grad_()
+        softmax(inputs, embeddings[:classes], labels).backward()  # type: ignore[no-untyped-call]
+        assert inputs.grad is not None
+        return inputs.grad
+
+    before, after = taught(rows), taught(moved)
+    change = float((after - before).norm() / before.norm())
+    assert change > 0.1 if changes_training else change < 1e-3
+    assert float((moved - rows)[owner == 0].norm()) > 0.1 * float(rows[owner == 0].norm())  # though they did move
