@@ -100,7 +100,7 @@ class CellBars:
         self._console = Console(stderr=True, quiet=quiet)
         columns = (TextColumn("{task.description:<34}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
         self._progress = Progress(*columns, TimeRemainingColumn(), console=self._console)
-        self._total = len({cell.key for cell in chosen})
+        self._total = len(set(map(_known_by, chosen)))
         self._shares: dict[str, float] = {}
         self._tasks: dict[str, TaskID] = {}
         self._begun: dict[str, float] = {}
@@ -119,7 +119,7 @@ class CellBars:
 
     def tell(self, news: News) -> None:
         """Show what a cell has to say."""
-        key, name = news.cell.key, f"{news.cell.row}, seed {news.cell.seed}"
+        key, name = _known_by(news.cell), f"{news.cell.row}, seed {news.cell.seed}"
         if news.kind == "started":
             self._begun[key] = time.monotonic()
         self._shares[key] = max(self._shares.get(key, 0.0), news.share)
@@ -141,6 +141,11 @@ class CellBars:
         else:
             self._progress.update(self._tasks[key], completed=self._shares[key])
         self._progress.update(self._whole, completed=sum(self._shares.values()))
+
+
+def _known_by(cell: Cell) -> str:
+    """A row of a study: rows that share a recipe are trained once and measured one by one."""
+    return f"{cell.key} {cell.study} {cell.row}"
 
 
 @app.command("plan")

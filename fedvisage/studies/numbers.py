@@ -95,7 +95,7 @@ def _entry(results: Sequence[Mapping[str, Any]], column: Column, measure: Measur
     scores = [result["scores"].get(measure.key) for result in results]
     last = [math.nan if score is None else column.factor * score for score in scores]
     chosen = [at_best(result, column, measure) for result in results]
-    spread = stdev(last) if len(last) > 1 else math.nan
+    spread = stdev(last) if len(last) > 1 and not any(map(math.isnan, last)) else math.nan
     return Entry(len(last), mean(last), spread, mean(chosen), tuple(last))
 
 

@@ -66,9 +66,11 @@ def default_jobs(cells: Sequence[Cell]) -> int:
 def run_cells(cells: Sequence[Cell], place: Place, jobs: int = 0, tell: Tell = lambda news: None) -> list[Path]:
     """Run what is not finished, `jobs` at a time (0: as many as the machine allows); the results' files.
 
-    Cells of the same recipe are run once. A cell that fails does not stop the others; its reason is raised at the end.
+    Cells of the same recipe are trained once; those that are measured by other columns, or of another of the run's
+    models, are measured after that. A cell that fails does not stop the others; its reason is raised at the end.
     """
-    different = list({cell.key: cell for cell in cells}.values())
+    different = list({cell.key: cell for cell in reversed(cells)}.values())[::-1]
+    again = list({(cell.key, cell.study, cell.row): cell for cell in cells if cell not in different}.values())
     jobs = min(jobs or default_jobs(different), len(different))
     failures: list[str] = []
 
@@ -81,6 +83,7 @@ def run_cells(cells: Sequence[Cell], place: Place, jobs: int = 0, tell: Tell = l
         _run_in_processes(deque(different), place, jobs, note)
     else:
         _run_here(different, place, note)
+    _run_here(again, place, note)
     if failures:
         more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
         raise FedVisageError(f"{len(failures)} of {len(different)} cells failed: {failures[0]}{more}")

@@ -63,6 +63,18 @@ def test_several_processes_find_what_one_finds_and_alike_cells_run_once(studies:
     assert {news.share for news in heard if news.kind == "step"} == {i / ROUNDS for i in range(ROUNDS + 1)}
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_rows_that_share_a_recipe_are_trained_once_and_each_is_measured(tmp_path: Path, order: int) -> None:
+    """FedFace's start is a row of its own, scored from the same run."""
+    rows = [cell for cell in cells("fedface/table-1", "smoke", [1]) if cell.row in ("pre-trained", "fedface")]
+    heard: list[News] = []
+    (path,) = run_cells(rows[::order], Place(tmp_path / "work", tmp_path / "results"), 1, heard.append)
+    scores = json.loads(path.read_text())["scores"]
+    assert {key.endswith("of start") for key in scores} == {True, False}
+    assert len({news.cell.row for news in heard if news.kind == "done"}) == 2
+    assert sum(news.share == 0.5 and news.phase == "train" for news in heard) == 1
+
+
 def test_a_study_killed_in_the_middle_goes_on_to_the_same_numbers(studies: Path) -> None:
     (studies / "script.py").write_text(SCRIPT)
     process = subprocess.Popen([sys.executable, str(studies / "script.py"), str(studies)], cwd=Path.cwd())
