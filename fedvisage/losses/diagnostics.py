@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from fedvisage.core.errors import FedVisageError
-from fedvisage.losses._regularisers import ROWS, check_class_embeddings, check_owner, full, numbered, unit_rows
+from fedvisage.losses._regularisers import check_class_embeddings, check_owner, full, numbered, unit_rows
 
 RESOLUTION = 1 / 2048
 """Width of the bins behind the quantiles of `party_cosines`."""
 TILE = 512
+"""Rows handled at a time."""
 
 
 class CosineSummary(NamedTuple):
@@ -53,7 +54,7 @@ def effective_rank(vectors: Tensor) -> float:
         gram = rows @ rows.T
     else:
         gram = vectors.new_zeros(2 * vectors.shape[1:], dtype=torch.float64)
-        for part in torch.split(vectors, ROWS):
+        for part in torch.split(vectors, TILE):
             rows, _ = unit_rows(part.double())
             gram.addmm_(rows.T, rows)
     values = torch.linalg.eigvalsh(gram)
@@ -92,7 +93,7 @@ def square_sums(rows: Tensor, party: Tensor) -> tuple[float, float, float]:
     everybody = rows.new_zeros(rows.shape[1], dtype=torch.float64)
     carried, last = torch.zeros_like(everybody), -1
     inside = diagonal = 0.0
-    for part, of in zip(torch.split(rows, ROWS), torch.split(party, ROWS), strict=True):
+    for part, of in zip(torch.split(rows, TILE), torch.split(party, TILE), strict=True):
         part = unit_rows(part)[0].double()
         place = of - of[0]
         sums = part.new_zeros(int(place[-1]) + 1, part.shape[1]).index_add_(0, place, part)

@@ -27,7 +27,6 @@ def test_party_cosines_equal_all_pairs_written_out(
     owner = torch.randint(parties, (classes,), generator=torch.Generator().manual_seed(seed))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(diagnostics, "TILE", tile)
-        patch.setattr(diagnostics, "ROWS", tile)
         found = party_cosines(embeddings, owner, quantile)
     unit = torch.nn.functional.normalize(embeddings.double())
     cosines = (unit @ unit.T).numpy()
@@ -65,7 +64,7 @@ def test_mean_cosine_and_effective_rank_equal_their_definitions(seed: int, count
     share = share / share.sum()
     expected = math.exp(-sum(p * math.log(p) for p in share.tolist() if p > 0))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(diagnostics, "ROWS", rows)
+        patch.setattr(diagnostics, "TILE", rows)
         found = effective_rank(vectors)
     assert found == pytest.approx(expected, rel=1e-5)
     assert 1 - 1e-6 <= found <= min(count, size) + 1e-6

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 from real_hosts import Hosts, recipe_with, rows, started
 from typer.testing import CliRunner
 
@@ -17,6 +18,9 @@ from fedvisage.cli.main import app
 from fedvisage.core.errors import FedVisageError
 from fedvisage.core.method import METHODS
 from fedvisage.deploy.party import PartyFolder, open_party_folder
+from fedvisage.faces.align import Detector, aligned, read_photo
+from fedvisage.faces.synthetic import SyntheticFaces
+from fedvisage.models import MODEL_FILES
 from fedvisage.privacy import read_ledger
 from fedvisage.recognise import calibration_of
 
@@ -126,6 +130,30 @@ def test_a_partys_own_model_serves_its_operator_from_the_partys_folder(owner: Pa
     assert made["embeddings"] == len(owner.faces())
     command("calibrate", owner.folder, "--data", owner.folder / "public", "--name", "public")
     assert calibration_of(owner.folder).faces == "public", "which `verify` and `identify` take from the same folder"
+
+
+def test_its_operator_enrols_and_identifies_with_the_partys_own_model(
+    both: tuple[Path, Path], owner: PartyFolder, tmp_path: Path
+) -> None:
+    """With drawn people; `test_recognition.py` does it with photos. The branch's layer is part of what is compared."""
+    owner.use(owner.models(f"{(both[1] / 'run-id').read_text()}-fedfr"))
+    command("calibrate", owner.folder, "--data", owner.folder / "public")
+    drawn = SyntheticFaces(3, 6, 2, 144, "daylight").read(np.arange(2))
+    for name, face in zip(("enrolled", "asked"), drawn, strict=True):
+        Image.fromarray(np.pad(face, ((80, 80), (90, 90), (0, 0)), constant_values=120)).save(tmp_path / f"{name}.png")
+    gallery = ("--model", owner.folder, "--gallery", tmp_path / "gallery")
+    assert command("enrol", "Ada", tmp_path / "enrolled.png", *gallery)["people"] == 1
+    [face] = command("identify", tmp_path / "asked.png", *gallery, "--fmr", "0.1")["faces"]
+    detector, scores = Detector(MODEL_FILES["dlib-5-points"].path), {}
+    for name in ("model", "global"):
+        model = fv.load_model(owner.newest() / f"{name}.safetensors")
+        photos = [read_photo(tmp_path / f"{photo}.png") for photo in ("enrolled", "asked")]
+        one, other = model.embed(np.stack([aligned(p, detector.find(p)[0], 32) for p in photos]), normalise=True)
+        scores[name] = float(one @ other)
+    assert face["nearest"] == "Ada"
+    assert face["score"] == pytest.approx(scores["model"], abs=1e-5)
+    assert abs(scores["global"] - scores["model"]) > 1e-4
+    assert face["name"] == ("Ada" if face["score"] > calibration_of(owner.folder).at(0.1) else None)
 
 
 def test_the_impostors_of_a_hosts_personal_evaluation_are_public_faces(owner: PartyFolder, tmp_path: Path) -> None:
