@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from fedvisage.build import resolve
 from fedvisage.config import Recipe, load_recipe, to_toml
 from fedvisage.core.codec import write_atomically
 from fedvisage.core.errors import FedVisageError
@@ -64,13 +65,16 @@ def prepare_folder(folder: Path, recipe: Recipe, resume: bool, fresh: bool) -> P
 
 
 def _check_same_recipe(saved: Path, recipe: Recipe) -> None:
-    """A run goes on with the recipe it began with; only how it uses the machine may change."""
+    """A run goes on with the recipe it began with; only how it uses the machine may change.
+
+    Settings that are newer than the run had their defaults then.
+    """
     free = {"workers": 0, "timeout": None}
 
     def comparable(one: Recipe) -> list[str]:
         return to_toml(one.model_copy(update={"federation": one.federation.model_copy(update=free)})).splitlines()
 
-    before, now = comparable(load_recipe(saved)), comparable(recipe)
+    before, now = comparable(resolve(load_recipe(saved))), comparable(recipe)
     if before != now:
         different = sorted(set(before) ^ set(now))
         raise FedVisageError(f"{saved} was made with another recipe ({'; '.join(different[:4])}): use another --out")
