@@ -125,7 +125,9 @@ def test_preview_writes_a_picture_with_a_row_per_person(fedvisage, tmp_path: Pat
           "--set", "partition.identities_per_party=1"], "1 training image"),
         (["run", "smoke", "--set", "federation.device=cuda"], "no GPU"),
         (["run", "smoke", "--set", "federation.batchnorm=local"], "no generic model"),
+        (["run", "smoke", "--set", "partition.public=0"], "there is nobody to pre-train on"),
         (["run", "smoke", "--resume", "--fresh"], "contradict"),
+        (["run", "smoke", "--resume"], "there is no run to resume in runs/smoke"),
         (["evaluate", "nothing.safetensors", "--data", "nowhere"], "no faces in nowhere"),
         (["report", "nowhere"], "nowhere"),
         (["data", "preview", "nowhere"], "no faces in nowhere"),
@@ -151,3 +153,39 @@ def test_an_existing_run_is_neither_overwritten_nor_mixed_up(fedvisage, tmp_path
     assert (code, "seed = 9" in err) == (2, True)
     assert fedvisage("run", "smoke", "--out", run, "--resume", *sets("compare=[]"))[0] == 0
     assert fedvisage("run", "smoke", "--out", run, "--fresh", *sets("compare=[]"))[0] == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["proj/recipe.toml", "--out", "proj"], "lies in proj, which --fresh removes"),
+        (["proj/recipe.toml", "--out", "."], "lies in ., which --fresh removes"),
+        (["smoke", "--out", "proj"], "proj holds no run"),
+        (["smoke", "--out", "run", "--set", "partition.parties=60"], "only 32 are left"),
+        (["smoke", "--out", "run", "--set", "partition.public=0"], "nobody to pre-train on"),
+        (["smoke", "--out", "run", "--set", "method.name=fedag"], "did you mean 'fedavg'?"),
+    ],
+)
+def test_starting_over_removes_nothing_until_the_new_run_begins(fedvisage, tmp_path, monkeypatch, words, says) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.chdir(tmp_path)
+    for name in ("proj", "run"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "recipe.toml").write_text('name = "mine"\n')
+        (tmp_path / name / "thesis.tex").write_text("years of work")
+    (tmp_path / "run" / "environment.json").write_text("{}")
+    before = contents(tmp_path)
+    code, _, err = fedvisage("run", *words, "--fresh")
+    assert (code, says in err, err.count("\n")) == (2, True, 1), err
+    assert contents(tmp_path) == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["proj", "run"]
+
+
+def test_there_is_nothing_to_resume_in_an_empty_folder(fedvisage, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    code, _, err = fedvisage("run", "smoke", "--out", str(tmp_path), "--resume")
+    assert (code, "there is no run to resume" in err) == (2, True), err
+    assert list(tmp_path.iterdir()) == []
