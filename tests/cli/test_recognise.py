@@ -77,6 +77,8 @@ def test_two_photos_are_compared_and_the_exit_code_says_how_it_went(fedvisage, p
         (["verify", "{ann}", "{nobody}"], "nobody.png: no face found"),
         (["verify", "{ann}", "/no/such.jpg"], "cannot read /no/such.jpg: No such file"),
         (["verify", "{ann}", "{ann2}", "--fmr", "0.5"], "no threshold is known for a false-match rate of 0.5 on LFW"),
+        (["verify", "{ann}", "{ann2}", "--threshold", "nan"], "--threshold must be a number, got nan"),
+        (["identify", "{ann}", "--threshold=-inf"], "--threshold must be a number, got -inf"),
         (["verify", "{ann}", "{ann2}", "--model", "dlip"], "cannot read the calibration|no threshold|no model"),
         (["identify", "{ann}", "--gallery", "/no/gallery"], "no gallery in /no/gallery: enrol somebody first"),
         (["enrol", "", "{ann}", "--gallery", "{tmp}/new"], "a name needs one to 200 printable letters"),
@@ -109,7 +111,12 @@ def test_enrolled_people_are_found_again(fedvisage, photos, tmp_path: Path) -> N
     assert fedvisage("enrol", "ann", photos["ann2"], "--gallery", gallery, "--keep-pictures")[0] == 0
     assert len(list((gallery / "pictures").iterdir())) == 1
     with pytest.raises(FedVisageError, match="was made with another model"):
-        Gallery.open(gallery, "another")
+        Gallery.open(gallery, "another", 128)
+    table = json.loads((gallery / "gallery.json").read_text())
+    (gallery / "gallery.json").write_text(json.dumps(table | {"embeddings": [[0.6, 0.8]] * 3}))
+    for words in (["identify", photos["ann"]], ["enrol", "ann", photos["ann"]]):
+        code, _, err = fedvisage(*words, "--gallery", gallery)
+        assert (code, "embeddings of 2 dimensions, and the model's have 128" in err) == (2, True), err
     (gallery / "gallery.json").write_text("{}")
     assert fedvisage("identify", photos["ann"], "--gallery", gallery)[0] == 2
 
@@ -162,6 +169,7 @@ def test_photos_are_aligned_into_the_same_tree_and_the_rest_is_listed(fedvisage,
     assert float(stored @ seen) == pytest.approx(1, abs=1e-6)  # evaluation of stored faces decides as `verify` does
     for words, message in (
         (["data", "align", source, "--out", out], "is not empty"),
+        (["data", "align", source, "--out", photos["ann"]], "ann.png is a file: choose a folder"),
         (["data", "align", tmp_path / "nothing", "--out", tmp_path / "x"], "no folder"),
         (["data", "align", out.parent / "empty", "--out", tmp_path / "x"], "no photos in"),
     ):
