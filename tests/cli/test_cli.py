@@ -130,6 +130,14 @@ def test_preview_writes_a_picture_with_a_row_per_person(fedvisage, tmp_path: Pat
         (["run", "smoke", "--resume"], "there is no run to resume in runs/smoke"),
         (["evaluate", "nothing.safetensors", "--data", "nowhere"], "no faces in nowhere"),
         (["report", "nowhere"], "nowhere"),
+        (["run"], "': see `fedvisage run --help`"),
+        (["rum"], "No such command 'rum'"),
+        (["data", "rum"], "No such command 'rum': see `fedvisage data --help`"),
+        (["run", "smoke", "--rounds", "3"], "No such option: --rounds"),
+        (["evaluate", "x", "--pairs", "many"], "Invalid value for '--pairs': Input should be a valid integer"),
+        (["evaluate", "x", "--pairs", "-1"], "Invalid value for '--pairs'"),
+        (["data", "align", "x", "--out", "y", "--points", "6"], "Invalid value for '--points'"),
+        (["run", "smoke", "--set"], "Option '--set' requires an argument"),
         (["data", "preview", "nowhere"], "no faces in nowhere"),
     ],
 )  # fmt: skip
@@ -154,6 +162,25 @@ def test_an_existing_run_is_neither_overwritten_nor_mixed_up(fedvisage, tmp_path
     assert fedvisage("run", "smoke", "--out", run, "--resume", *sets("compare=[]"))[0] == 0
     assert fedvisage("run", "smoke", "--out", run, "--fresh", *sets("compare=[]"))[0] == 0
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_without_words_there_is_help(fedvisage) -> None:  # type: ignore[no-untyped-def]
+    for words in ([], ["data"]):
+        code, out, err = fedvisage(*words)
+        assert (code, out) == (2, "")
+        assert "Usage: fedvisage" in err
+    code, out, err = fedvisage("run", "--help")
+    assert (code, err) == (0, "")
+    assert "Usage: fedvisage run" in out
+
+
+def test_an_interrupted_run_says_how_to_go_on(fedvisage, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fedvisage.cli.run.run", interrupted)
+    code, _, err = fedvisage("run", "smoke", "--out", str(tmp_path / "run"))
+    assert (code, err) == (130, "fedvisage: interrupted; a run goes on with --resume\n")
 
 
 def contents(folder: Path) -> dict[str, bytes]:
