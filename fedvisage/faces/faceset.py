@@ -30,6 +30,7 @@ from fedvisage.faces.records import Pixels as Pixels
 
 FORMAT = 1
 SAMPLED = 32
+DIGESTS = "digests.npy"
 
 
 class ImageSource(Protocol):
@@ -286,6 +287,20 @@ def open_faceset(folder: Path) -> FaceSet:
         columns[name] = column.astype(np.int64 if name == "domain" else np.float32)
     images = EncodedImages(folder, size) if size else FileImages(folder / "images.npy")
     return FaceSet(images, labels.astype(np.int64), names, domains=domains, folders=((folder, 0),), **columns)
+
+
+def read_digests(folder: Path, count: int) -> NDArray[np.uint64] | None:
+    """What names each image of a folder by its content (N,), where its import wrote that."""
+    path = folder / DIGESTS
+    if not path.exists():
+        return None
+    try:
+        found: NDArray[np.uint64] = load_array(path)
+    except (OSError, ValueError) as error:
+        raise FedVisageError(f"cannot read {path}: {error}") from None
+    if found.dtype != np.uint64 or found.shape != (count,):
+        raise FedVisageError(f"{path} does not name {count:,} images: import them again")
+    return found
 
 
 def _narrow(column: Indices, count: int) -> NDArray[Any]:
