@@ -9,7 +9,7 @@ import json
 import math
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -51,7 +51,7 @@ from fedvisage.federation import Event, Federation, Observe, StateStore, Transpo
 from fedvisage.methods.fedavg import EMBEDDINGS, FedAvg, mean_embeddings
 from fedvisage.models import load_model, personalised, save_model
 from fedvisage.report import write_report
-from fedvisage.runfolder import prepare_folder
+from fedvisage.runfolder import prepare_folder, refuse_recipe_inside, set_aside
 from fedvisage.scoring import Score, TestSet, headline, mean_score, open_test
 from fedvisage.training import choose_device
 
@@ -101,14 +101,22 @@ def run(
     `on` is the folder of a federation of real hosts (`fedvisage deploy`); without it all parties are in this process.
     `starts` is a folder that keeps pre-trained start models for other runs that begin with the very same one.
     """
+    source = recipe
     recipe = resolve(load_recipe(recipe) if isinstance(recipe, str | Path) else recipe)
-    folder = prepare_folder(Path(out) if out else Path("runs") / recipe.name, recipe, resume, fresh)
+    folder = Path(out) if out else Path("runs") / recipe.name
+    if fresh and isinstance(source, str | Path):
+        refuse_recipe_inside(source, folder)
     finished = folder / EVALUATION
-    if not finished.exists():
-        hosts = Path(on) if on else None
-        with _threads(recipe.federation.threads), _open(recipe, folder, watch, hosts, keep=resume) as work:
-            work.starts = starts
-            scores = work.execute()
+    with _threads(recipe.federation.threads):
+        with set_aside(folder) if fresh else nullcontext():
+            prepare_folder(folder, recipe, resume)
+            hosts = Path(on) if on else None
+            work = None if finished.exists() else _open(recipe, folder, watch, hosts, keep=resume)
+        if work is not None:
+            with work:
+                work.starts = starts
+                scores = work.execute()
+    if work is not None:
         if on is None:
             write_map(folder)
         write_atomically(finished, [json.dumps(scores, indent=1).encode()])
@@ -139,6 +147,8 @@ class _Run:
         self.faces = open_faces(recipe, folder / CACHE)
         self.partition = self._partition()
         self._check_roles()
+        if recipe.pretrain.epochs and not self.partition.public:
+            raise FedVisageError("pretrain.epochs is set, but partition.public is 0: there is nobody to pre-train on")
         self.device = choose_device(recipe.federation.device)
         self.model = make_network(recipe, self.device, self.streams.torch("backbone"))
         self.weights = Weights(self.model, recipe.federation.batchnorm)
@@ -257,8 +267,6 @@ class _Run:
     def _pretrain(self) -> torch.Tensor:
         """Train on the public identities as one party would; their class embeddings (C, d)."""
         work, public = self.recipe.pretrain, self.partition.public
-        if not public:
-            raise FedVisageError("pretrain.epochs is set, but partition.public is 0: there is nobody to pre-train on")
         epochs = work.epochs
         once = work.model_copy(update={"epochs": 1, "optimiser_state": "keep"})
         method = FedAvg(training=once, rounds=epochs)

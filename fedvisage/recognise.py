@@ -134,6 +134,7 @@ class Recogniser:
     def __init__(self, source: str | Path = DEFAULT_MODEL) -> None:
         self.model: Backbone = open_model(source)
         self.digest = digest(source)
+        self.width = self.model.metadata.embedding_size
         self._detector = Detector(MODEL_FILES["dlib-5-points"].path)
 
     def look(self, photo: Pixels) -> list[Seen]:
@@ -163,8 +164,8 @@ class Gallery:
         self.folder, self.model, self.names, self.embeddings = folder, model, names, embeddings
 
     @staticmethod
-    def open(folder: Path, model: str, create: bool = False) -> Gallery:
-        """The gallery in a folder, made with the same model; a new one where that is asked for."""
+    def open(folder: Path, model: str, width: int, create: bool = False) -> Gallery:
+        """The gallery in a folder, made with the same model of this width; a new one where that is asked for."""
         path = folder / "gallery.json"
         if not path.exists():
             if not create:
@@ -183,6 +184,10 @@ class Gallery:
         if made_with != model:
             raise FedVisageError(
                 f"the gallery {folder} was made with another model: embeddings of two cannot be compared"
+            )
+        if names and rows.shape[1] != width:
+            raise FedVisageError(
+                f"{path} holds embeddings of {rows.shape[1]} dimensions, and the model's have {width}: enrol again"
             )
         return Gallery(folder, model, names, rows)
 

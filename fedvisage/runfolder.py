@@ -6,6 +6,9 @@ import json
 import os
 import platform
 import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -13,7 +16,7 @@ from typing import Any
 import torch
 
 from fedvisage.build import resolve
-from fedvisage.config import Recipe, load_recipe, to_toml
+from fedvisage.config import Recipe, load_recipe, shipped_recipes, to_toml
 from fedvisage.core.codec import write_atomically
 from fedvisage.core.errors import FedVisageError
 
@@ -39,11 +42,45 @@ def _processor() -> str:
         return platform.processor()
 
 
-def prepare_folder(folder: Path, recipe: Recipe, resume: bool, fresh: bool) -> Path:
-    """The run's folder, new or as it was left; it begins with the recipe and what results may depend on besides."""
-    saved = folder / "recipe.toml"
-    if fresh and saved.exists():
-        shutil.rmtree(folder)
+RECIPE, ENVIRONMENT = "recipe.toml", "environment.json"
+
+
+def refuse_recipe_inside(recipe: str | Path, folder: Path) -> None:
+    """A recipe in the folder that is to be removed would be removed with it."""
+    path = Path(recipe)
+    if str(recipe) not in shipped_recipes() and path.resolve().is_relative_to(folder.resolve()):
+        raise FedVisageError(
+            f"{path} lies in {folder}, which --fresh removes: copy it elsewhere, or choose another --out"
+        )
+
+
+@contextmanager
+def set_aside(folder: Path) -> Iterator[None]:
+    """Remove the run in a folder once a new one has begun there; where none begins, it is put back."""
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        yield
+        return
+    if not ((folder / RECIPE).is_file() and (folder / ENVIRONMENT).is_file()):
+        raise FedVisageError(f"{folder} holds no run ({RECIPE} and {ENVIRONMENT}), and --fresh removes nothing else")
+    try:
+        aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+        folder.rename(aside / folder.name)
+    except OSError as error:
+        raise FedVisageError(f"cannot remove {folder}: {error.strerror or error}") from None
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        (aside / folder.name).rename(folder)
+        aside.rmdir()
+        raise
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def prepare_folder(folder: Path, recipe: Recipe, resume: bool) -> None:
+    """Make the run's folder or take it as it was left; it begins with the recipe and what results may depend on."""
+    saved = folder / RECIPE
     if folder.exists() and not folder.is_dir():
         raise FedVisageError(f"{folder} is a file; a run needs a folder")
     if folder.exists() and any(folder.iterdir()):
@@ -54,14 +91,15 @@ def prepare_folder(folder: Path, recipe: Recipe, resume: bool, fresh: bool) -> P
         if not saved.exists():
             raise FedVisageError(f"{folder} holds no run to resume: recipe.toml is missing")
         _check_same_recipe(saved, recipe)
-        return folder
+        return
+    if resume:
+        raise FedVisageError(f"there is no run to resume in {folder}: start one without --resume")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise FedVisageError(f"cannot create {folder}: {error.strerror}") from error
-    write_atomically(folder / "environment.json", [json.dumps(environment(), indent=1).encode()])
+    write_atomically(folder / ENVIRONMENT, [json.dumps(environment(), indent=1).encode()])
     write_atomically(saved, [to_toml(recipe).encode()])
-    return folder
 
 
 def _check_same_recipe(saved: Path, recipe: Recipe) -> None:

@@ -126,6 +126,13 @@ def test_an_unknown_method_is_answered_with_the_nearest() -> None:
         ({"method": {"mu": 1}}, "[method] needs a name"),
         ({"method": {"name": 3}}, "[method] needs a name"),
         ({"name": 3}, "name: Input should be a valid string"),
+        ({"faces.domain": []}, "faces.domain: Tuple should have at least 1 item"),
+        ({"faces.domain": ["daylight", 3]}, "faces.domain.1: Input should be a valid string"),
+        ({"faces.source": 3}, "faces.source: Input should be a valid string"),
+        ({"partition.test": True}, "partition: test = true is not possible"),
+        ({"federation.rounds": True}, "federation: rounds = true is not possible"),
+        ({"partition.test": {"count": True}}, "partition.test: count = true is not possible"),
+        ({"partition.groups": {"a": {"parties": True}}}, "partition.groups.a: parties = true is not possible"),
     ],
 )
 def test_a_wrong_value_is_one_line_that_says_where(changes: dict[str, Any], message: str) -> None:

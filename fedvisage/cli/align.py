@@ -38,6 +38,8 @@ def align_command(
     """Find the faces in a folder of photos and align them; photos without a usable face are listed."""
     if not photos.is_dir():
         raise FedVisageError(f"no folder {photos}")
+    if out.exists() and not out.is_dir():
+        raise FedVisageError(f"{out} is a file: choose a folder")
     if out.exists() and any(out.iterdir()):
         raise FedVisageError(f"{out} is not empty: choose another folder")
     files = sorted(path for path in photos.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())

@@ -38,22 +38,39 @@ app.add_typer(party.app, name="party", help="What a party's operator needs.")
 app.add_typer(data.app, name="data", help="Make, look at and describe face data.")
 
 
+USAGE_ERROR: Any = typer.BadParameter.__mro__[1]
+"""What typer raises for a mistake in the words of a command; it has no public name in every version."""
+NAME, INTERRUPTED = "fedvisage", 130
+
+
 def main() -> None:
     """Entry point of the console script."""
-    sys.exit(guarded(lambda: app(standalone_mode=True)))
+    sys.exit(guarded(lambda: app(standalone_mode=False, prog_name=NAME)))
 
 
 def guarded(command: Callable[[], Any]) -> int:
     """Run a command; a user's mistake becomes one line and exit code 2, a closed pipe is no mistake."""
     try:
-        command()
+        code = command() or 0
     except FedVisageError as error:
         print(f"fedvisage: {error}", file=sys.stderr)
         return 2
+    except USAGE_ERROR as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            error.show()
+        else:
+            print(f"fedvisage: {_one_line(error)}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
-        print("fedvisage: interrupted; a run goes on with --resume", file=sys.stderr)
-        return 130
+        code = INTERRUPTED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    return 0
+    if code == INTERRUPTED:
+        print("fedvisage: interrupted; a run goes on with --resume", file=sys.stderr)
+    return int(code)
+
+
+def _one_line(error: Any) -> str:
+    words = " ".join(error.format_message().split())
+    return f"{words.rstrip('.')}: see `{error.ctx.command_path} --help`" if error.ctx else words

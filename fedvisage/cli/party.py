@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from fedvisage.build import build_parts, resolve
 from fedvisage.cli.output import Json, show_json, show_table
 from fedvisage.cli.run import Changes, RecipeArgument
-from fedvisage.config import load_recipe, parse_change
+from fedvisage.config import Recipe, load_recipe, parse_change
 from fedvisage.deploy import open_party_folder, require_nvflare
-from fedvisage.privacy import privacy_table
+from fedvisage.privacy import Policy, privacy_table
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -24,23 +24,42 @@ def check_command(folder: Folder, recipe: RecipeArgument, changes: Changes = Non
     """Say what would leave this party under a recipe, and whether its policy allows it; exit code 1 where not."""
     party = open_party_folder(folder)
     chosen = resolve(load_recipe(recipe, dict(map(parse_change, changes or []))))
-    parts = build_parts(chosen)
-    method = str(chosen.method["name"])
-    found = party.policy.objections(method, parts.components, chosen.federation.rounds)
-    if parts.method.pools:
-        found.append(f"{method} pools images, and images never leave a party")
-    allowed = set(party.policy.groups)
-    rows = [row for row in privacy_table(parts.components) if row["direction"] == "up"]
+    names = (str(chosen.method["name"]), *chosen.compare)
+    found, rows = _asked(chosen, party.policy)
     if as_json:
-        leaves = [row | {"allowed": row["group"] in allowed} for row in rows]
-        show_json({"party": party.settings.name, "leaves": leaves, "objections": found, "takes_part": not found})
+        show_json({"party": party.settings.name, "leaves": rows, "objections": found, "takes_part": not found})
     else:
-        table = [[r["phase"], r["group"], r["how"], "yes" if r["group"] in allowed else "NO", r["what"]] for r in rows]
-        title = f"What would leave {party.settings.name} under {chosen.name} ({method})"
-        show_table(["phase", "group", "how", "allowed", "what it is"], table, title=title)
+        table = [[r["phase"], r["group"], r["how"], "yes" if r["allowed"] else "NO", r["what"]] for r in rows]
+        for line, row in zip(table, rows, strict=True):
+            line[1:1] = [", ".join(row["methods"])] if chosen.compare else []
+        title = f"What would leave {party.settings.name} under {chosen.name} ({', '.join(names)})"
+        columns = ["phase", *(["method"] if chosen.compare else []), "group", "how", "allowed", "what it is"]
+        show_table(columns, table, title=title)
         print("\n".join(["", "refuses:", *(f"- {line}" for line in found)]) if found else "\nit would take part")
     if found:
         raise typer.Exit(1)
+
+
+def _asked(recipe: Recipe, policy: Policy) -> tuple[list[str], list[dict[str, Any]]]:
+    """What speaks against a recipe's method and those it is compared with, and everything that leaves under them."""
+    objections: dict[str, list[str]] = {}
+    rows: dict[tuple[str, ...], dict[str, Any]] = {}
+    for compared in ("", *recipe.compare):
+        parts, name = build_parts(recipe, compared), compared or str(recipe.method["name"])
+        found = policy.objections(name, parts.components, recipe.federation.rounds)
+        if parts.method.pools:
+            found.append(f"{name} pools images, and images never leave a party")
+        for line in found:
+            objections.setdefault(line, []).append(name)
+        for row in privacy_table(parts.components):
+            if row["direction"] == "up":
+                new = {**row, "allowed": row["group"] in policy.groups, "methods": []}
+                rows.setdefault(tuple(row.values()), new)["methods"].append(name)
+    lines = []
+    for line, by in objections.items():
+        whose = "" if len(by) > len(recipe.compare) or by[0] in line else f"{', '.join(by)}: "
+        lines.append(whose + line)
+    return lines, list(rows.values())
 
 
 @app.command("start")

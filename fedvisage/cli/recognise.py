@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -74,7 +75,7 @@ def enrol_command(
 ) -> None:
     """Add a person to a gallery. All photos are looked at before any is added."""
     recogniser = Recogniser(model)
-    people = Gallery.open(gallery, recogniser.digest, create=True)
+    people = Gallery.open(gallery, recogniser.digest, recogniser.width, create=True)
     for seen in [recogniser.main_face(path)[0] for path in photos]:
         people.add(name, seen, keep_pictures)
     result = {"name": name, "added": len(photos), "faces": people.names.count(name), "people": len(set(people.names))}
@@ -96,7 +97,7 @@ def identify_command(
     """Who in a gallery is in a photo? Exit code 0 if somebody is recognised, 1 if nobody."""
     limit, basis = _limit(model, fmr, threshold)
     recogniser = Recogniser(model)
-    people = Gallery.open(gallery, recogniser.digest)
+    people = Gallery.open(gallery, recogniser.digest, recogniser.width)
     pixels = read_photo(photo)
     found, drawn = [], []
     for seen in recogniser.look(pixels):
@@ -147,6 +148,8 @@ def calibrate_command(
 def _limit(model: str, fmr: float, threshold: float | None) -> tuple[float, str]:
     """The threshold and, in words, where it comes from."""
     if threshold is not None:
+        if not math.isfinite(threshold):
+            raise FedVisageError(f"--threshold must be a number, got {threshold}")
         return threshold, f"{threshold:.3f} as given"
     calibration = calibration_of(model)
     limit = calibration.at(fmr)

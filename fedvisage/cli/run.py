@@ -15,6 +15,7 @@ from fedvisage.config import load_recipe, parse_change
 from fedvisage.core.errors import FedVisageError
 from fedvisage.federation import Event
 from fedvisage.pipeline import run
+from fedvisage.runfolder import refuse_recipe_inside
 
 Changes = Annotated[list[str] | None, typer.Option("--set", help="Change a value, as section.key=value; repeatable.")]
 RecipeArgument = Annotated[str, typer.Argument(help="A shipped recipe (demo, smoke) or a TOML file.")]
@@ -33,6 +34,8 @@ def run_command(
     if resume and fresh:
         raise FedVisageError("--resume and --fresh contradict each other")
     chosen = load_recipe(recipe, dict(map(parse_change, changes or [])))
+    if fresh:
+        refuse_recipe_inside(recipe, out or Path("runs") / chosen.name)
     with ProgressBars(quiet=as_json) as bars:
         result = run(chosen, out, resume=resume, fresh=fresh, on=on, watch=bars.watch)
     if as_json:

@@ -68,13 +68,26 @@ def validated(model: type[Model], table: Mapping[str, Any], where: str) -> Model
     try:
         return model.model_validate(table)
     except ValidationError as error:
-        first = error.errors()[0]
-        where_in = [part for part in first["loc"] if part not in ("number", "people", "several", "[key]")]
+        first = _told(error.errors())
+        where_in = [part for part in first["loc"] if part not in ("number", "people", "several", "[key]", *_EITHER)]
         path = ".".join(str(part) for part in where_in)
         if first["type"] == "extra_forbidden":
             known = _known(model, where_in[:-1])
             raise FedVisageError(f"{where}: unknown key '{path}': {nearest(str(first['loc'][-1]), known)}") from None
         raise FedVisageError(f"{where}: {path and path + ': '}{first['msg'].removeprefix('Value error, ')}") from None
+
+
+_EITHER = ("str", "bool", "tuple[str, ...]")
+"""What pydantic adds to the place of an error where a value may be one thing or another."""
+
+
+def _told(errors: Sequence[Any]) -> Any:
+    """The first error; where a value may be one thing or another, that of the one which came closest."""
+    first, place = errors[0], errors[0]["loc"][:-1]
+    if not first["loc"] or first["loc"][-1] not in _EITHER:
+        return first
+    same = [error for error in errors if error["loc"][: len(place)] == place]
+    return max(same, key=lambda error: (len(error["loc"]), not error["type"].endswith("_type")))
 
 
 def to_toml(recipe: BaseModel) -> str:

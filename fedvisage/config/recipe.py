@@ -6,9 +6,10 @@ the methods.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic.fields import FieldInfo
 
 Share = Annotated[float, Field(gt=0, le=1)]
 Count = Annotated[int, Field(ge=1)]
@@ -20,6 +21,18 @@ class Section(BaseModel):
     """A table of a recipe: frozen, and nothing unknown in it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _truth_is_no_number(cls, table: Any) -> Any:
+        for name, value in table.items() if isinstance(table, dict) else ():
+            if isinstance(value, bool) and name in cls.model_fields and not _may_be_true(cls.model_fields[name]):
+                raise ValueError(f"{name} = {str(value).lower()} is not possible: it is neither on nor off")
+        return table
+
+
+def _may_be_true(field: FieldInfo) -> bool:
+    return field.annotation is bool or bool in get_args(field.annotation)
 
 
 class Faces(Section):

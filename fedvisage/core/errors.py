@@ -13,5 +13,7 @@ class FedVisageError(Exception):
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint naming the known word closest to `name`, or all of them when none is close."""
     known = sorted(known)
+    if not known:
+        return "there are none"
     close = get_close_matches(name, known, n=1, cutoff=0.5)
     return f"did you mean '{close[0]}'?" if close else f"known: {', '.join(known)}"

@@ -8,6 +8,7 @@ each of the `COLUMNS` there are, and `faces.json` with the names of people and d
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -28,6 +29,8 @@ from fedvisage.faces.records import Indices as Indices
 from fedvisage.faces.records import Pixels as Pixels
 
 FORMAT = 1
+SAMPLED = 32
+DIGESTS = "digests.npy"
 
 
 class ImageSource(Protocol):
@@ -140,6 +143,14 @@ class FaceSet:
         domain = self.domain if self.domain is not None else np.zeros_like(self.labels)
         np.add.at(counts.reshape(-1), self.labels * counts.shape[1] + domain, 1)
         return np.asarray(counts.argmax(axis=1), dtype=np.int64)
+
+
+def sampled_digest(faces: FaceSet) -> str:
+    """SHA-256 over the identities, their names, and some of the images: enough to tell sets of one size apart."""
+    digest = hashlib.sha256(faces.labels.astype("<i8").tobytes() + repr(faces.names).encode())
+    for image in np.unique(np.linspace(0, max(0, len(faces) - 1), SAMPLED).astype(np.int64))[: len(faces)]:
+        digest.update(faces.images.read(np.array([image])).tobytes())
+    return digest.hexdigest()
 
 
 COLUMNS: dict[str, tuple[int, ...]] = {"domain": (), "score": (), "landmarks": (5, 2)}
@@ -276,6 +287,20 @@ def open_faceset(folder: Path) -> FaceSet:
         columns[name] = column.astype(np.int64 if name == "domain" else np.float32)
     images = EncodedImages(folder, size) if size else FileImages(folder / "images.npy")
     return FaceSet(images, labels.astype(np.int64), names, domains=domains, folders=((folder, 0),), **columns)
+
+
+def read_digests(folder: Path, count: int) -> NDArray[np.uint64] | None:
+    """What names each image of a folder by its content (N,), where its import wrote that."""
+    path = folder / DIGESTS
+    if not path.exists():
+        return None
+    try:
+        found: NDArray[np.uint64] = load_array(path)
+    except (OSError, ValueError) as error:
+        raise FedVisageError(f"cannot read {path}: {error}") from None
+    if found.dtype != np.uint64 or found.shape != (count,):
+        raise FedVisageError(f"{path} does not name {count:,} images: import them again")
+    return found
 
 
 def _narrow(column: Indices, count: int) -> NDArray[Any]:

@@ -86,6 +86,10 @@ def describe_partition(partition: Partition, faces: FaceSet) -> dict[str, Any]:
     }
     if partition.probes:
         described["test"] |= {"probes": len(partition.probes), "gallery": len(partition.gallery)}
+    used = [*parts.values(), *(share.train + share.held_out for share in partition.parties.values())]
+    unused = len(np.unique(faces.labels)) - people([index for images in used for index in images])
+    if unused:
+        described["unused"] = {"identities": unused}
     described["parties"] = {
         name: {
             "role": share.role,

@@ -15,7 +15,7 @@ import numpy as np
 from fedvisage.config import Names, Part, People
 from fedvisage.core.errors import FedVisageError, nearest
 from fedvisage.core.randomness import Streams
-from fedvisage.faces.faceset import FaceSet, Indices
+from fedvisage.faces.faceset import FaceSet, Indices, read_digests
 from fedvisage.faces.lists import PairList, list_names, open_list
 
 _PERSON = re.compile(r"[^\W\d_]+(?:[\s_.'-]+[^\W\d_]+)+")
@@ -47,6 +47,7 @@ class Pool:
         self.left = [person for person in order if person not in excluded]
         self._taken: dict[int, str] = {}
         self._refuse_namesakes()
+        self._refuse_shared_images()
 
     def take(self, who: Part, part: str) -> list[int]:
         """The people asked for, who are then no longer in the pool; `part` says who asks."""
@@ -163,6 +164,27 @@ class Pool:
             if plain in seen:
                 raise FedVisageError(f"'{seen[plain]}' and '{name}' may be one person: name one in partition.exclude")
             seen[plain] = name
+
+    def _refuse_shared_images(self) -> None:
+        """One image in two folders would be so, too, under whatever names."""
+        if len(self.faces.folders) < 2:
+            return
+        ends = [*(start for _, start in self.faces.folders[1:]), len(self.faces)]
+        left = np.isin(self.faces.labels, self.left)
+        seen, owner = np.empty(0, np.uint64), np.empty(0, np.int64)
+        for (folder, start), end in zip(self.faces.folders, ends, strict=True):
+            digests = read_digests(folder, end - start)
+            if digests is None:
+                continue
+            own = np.flatnonzero(left[start:end])
+            both, one, other = np.intersect1d(seen, digests[own], return_indices=True)
+            if len(both):
+                pair = (self.faces.names[self.faces.labels[n]] for n in (owner[one[0]], own[other[0]] + start))
+                raise FedVisageError(
+                    f"'{next(pair)}' and '{next(pair)}' have an image in common ({len(both):,} images are in two "
+                    "folders): name one of them in partition.exclude"
+                )
+            seen, owner = np.concatenate([seen, digests[own]]), np.concatenate([owner, own + start])
 
 
 def _by_identity(labels: Indices) -> Iterator[tuple[int, Indices]]:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fedvisage.core.registry import Registry
 from fedvisage.evaluation import Interval, Rate, Tpir
+from fedvisage.evaluation._checks import rational_far
 from fedvisage.evaluation.rates import Convention
 from fedvisage.evaluation.verification import Rule
 from fedvisage.protocols.subject import Data, Subject
@@ -44,6 +45,11 @@ class Options:
     """Whether the details have the points of the ROC and DET curves, where the protocol scores pairs."""
     influence: bool = False
     """Whether to say how much each person moves each metric, where the protocol can."""
+
+    def __post_init__(self) -> None:
+        for name, rates in (("far", self.fars), ("fpir", self.fpirs)):
+            for rate in rates or ():
+                rational_far(rate, name)
 
     def flips(self, subject: Subject, custom: bool = True) -> bool:
         """Whether mirrored images' embeddings are added: as asked, or as an embeddings file has it, or by custom."""

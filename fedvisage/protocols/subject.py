@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fedvisage.core.errors import FedVisageError
 from fedvisage.evaluation.files import About, EmbeddingsFile, is_embeddings_file, write_embeddings
 from fedvisage.evaluation.streaming import Rows
-from fedvisage.faces.faceset import Faces, FaceSet, Indices, open_faceset
+from fedvisage.faces.faceset import Faces, FaceSet, Indices, open_faceset, sampled_digest
 from fedvisage.faces.lists import Listing, list_names, open_list
 from fedvisage.models import Backbone, open_model
 from fedvisage.training import embed_images
@@ -26,7 +26,6 @@ L = TypeVar("L", bound=Listing)
 BLOCK = 1024
 Watch = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
 """Told what is being done and how much there is of it, gives something to call with how much has been done."""
-SAMPLED = 32
 
 
 @dataclass(frozen=True)
@@ -47,12 +46,8 @@ class Data:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 over the identities, their names, and some of the images: enough to tell sets of one size apart."""
-        faces = self.faces
-        digest = hashlib.sha256(faces.labels.astype("<i8").tobytes() + repr(faces.names).encode())
-        for image in np.unique(np.linspace(0, max(0, len(faces) - 1), SAMPLED).astype(np.int64))[: len(faces)]:
-            digest.update(faces.images.read(np.array([image])).tobytes())
-        return digest.hexdigest()
+        """Names the face set by its people and some of its images."""
+        return sampled_digest(self.faces)
 
     @cached_property
     def left_out(self) -> list[str]:

@@ -2,15 +2,16 @@
 
 With `backbone.train_from` in a recipe the stages before it never change, so a party runs them once and trains on what
 they gave. The file holds a row per image and one per mirror image, 32-bit floats that are read when asked for and never
-held; its name carries the digests of the frozen weights and of the face set. Frozen stages see a fixed number of images
-at a time in either case (see `models.backbone`), so training from the file gives the same bits as training from the
-images, at the same number of threads.
+held; its name carries the digests of the frozen weights and of the face set, some of its pixels included. Frozen stages
+see a fixed number of images at a time in either case (see `models.backbone`), so training from the file gives the same
+bits as training from the images, at the same number of threads.
 """
 
 from __future__ import annotations
 
-import hashlib
+import itertools
 import json
+import math
 import os
 import shutil
 import uuid
@@ -18,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -26,7 +27,7 @@ from numpy.typing import NDArray
 
 from fedvisage.core.errors import FedVisageError
 from fedvisage.core.method import Images
-from fedvisage.faces.faceset import FaceSet, Features, Indices
+from fedvisage.faces.faceset import FaceSet, Features, Indices, sampled_digest
 from fedvisage.models import Backbone
 from fedvisage.models.backbone import CHUNK
 
@@ -36,20 +37,28 @@ BLOCK = 4 * CHUNK
 
 
 class FeatureFile:
-    """Features (C, h, w) of some images of a face set and of their mirror images."""
+    """Features (C, h, w) of some images of a face set and of their mirror images.
+
+    One file, so that it is replaced as a whole: a line of JSON, the numbers of the images, and the features.
+    """
 
     def __init__(self, path: Path, digest: str) -> None:
         self.path, self.digest = path, digest
         try:
-            about = json.loads(path.with_suffix(".json").read_text("utf-8"))
-            self.images = np.load(path.with_suffix(".npy"), allow_pickle=False)
+            self._file = os.open(path, os.O_RDONLY)
+            with os.fdopen(os.dup(self._file), "rb") as file:
+                about = json.loads(file.readline(1000))
+                self.images = np.frombuffer(file.read(8 * int(about["images"])), "<i8")
+                self._start = file.tell()
             self._order = np.argsort(self.images)
             self._shape: tuple[int, ...] = tuple(about["shape"])
-            self._row = 4 * int(np.prod(self._shape))
-            self._file = os.open(path, os.O_RDONLY)
+            self._row = 4 * math.prod(self._shape)
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise FedVisageError(f"cannot read the features {path}: {error}") from None
-        if os.fstat(self._file).st_size != 2 * len(self.images) * self._row:
+            raise FedVisageError(
+                f"cannot read the features {path}: {error}; remove it, and it is computed again"
+            ) from None
+        size = self._start + 2 * len(self.images) * self._row
+        if len(self.images) != about["images"] or os.fstat(self._file).st_size != size:
             raise FedVisageError(f"{path} is truncated: remove it, and it is computed again")
 
     def __del__(self) -> None:
@@ -68,25 +77,29 @@ class FeatureFile:
         out = np.empty((len(rows), *self._shape), np.float32)
         row: Any
         for row, number in zip(out, 2 * rows + mirrored, strict=True):
-            if os.preadv(self._file, [row], int(number) * self._row) != self._row:
+            if os.preadv(self._file, [row], self._start + int(number) * self._row) != self._row:
                 raise FedVisageError(f"{self.path} is truncated: remove it, and it is computed again")
         return out
+
+    def copy_to(self, file: BinaryIO) -> None:
+        """Write all features to another file."""
+        with os.fdopen(os.dup(self._file), "rb") as own:
+            own.seek(self._start)
+            shutil.copyfileobj(own, file, 1 << 20)
 
 
 def with_features(model: Backbone, faces: FaceSet, images: Sequence[int] | Indices, folder: Path) -> FaceSet:
     """The face set with the features of these images at hand, computed into `folder` as far as they are not there."""
     wanted = np.unique(np.asarray(images, dtype=np.int64))
-    of_faces = hashlib.sha256(faces.labels.tobytes() + repr(faces.names).encode()).hexdigest()
-    path = folder / f"features-{model.frozen_digest[:16]}-{of_faces[:16]}.bin"
-    known = np.empty(0, np.int64)
+    path = folder / f"features-{model.frozen_digest[:16]}-{sampled_digest(faces)[:16]}.bin"
+    known = None
     if path.exists():
-        features = FeatureFile(path, model.frozen_digest)
-        if wanted in features:
-            return replace(faces, features=features)
-        known = features.images
+        known = FeatureFile(path, model.frozen_digest)
+        if wanted in known:
+            return replace(faces, features=known)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _write(path, model, faces, known, np.setdiff1d(wanted, known))
+        _write(path, model, faces, wanted, known)
     except OSError as error:
         raise FedVisageError(f"cannot write the features {path}: {error.strerror or error}") from error
     return replace(faces, features=FeatureFile(path, model.frozen_digest))
@@ -99,21 +112,23 @@ def features_for(model: Backbone, images: Images) -> Features | None:
     return features if fits else None
 
 
-def _write(path: Path, model: Backbone, faces: FaceSet, known: Indices, images: Indices) -> None:
-    """Add the features of these images to those of the known ones that the file holds."""
+def _write(path: Path, model: Backbone, faces: FaceSet, wanted: Indices, known: FeatureFile | None) -> None:
+    """Write the features of these images after those that are known."""
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-    shape: tuple[int, ...] = ()
+    before = known.images if known is not None else np.empty(0, np.int64)
+    images = np.setdiff1d(wanted, before)
+    blocks = _computed(model, faces, images)
+    first = next(blocks, np.empty((0, 2), np.float32))
+    about = {"shape": first.shape[2:], "images": len(before) + len(images)}
     try:
-        if len(known):
-            shutil.copyfile(path, temporary)
-        with temporary.open("ab") as file:
-            for block in _computed(model, faces, images):
-                shape = block.shape[2:]
+        with temporary.open("wb") as file:
+            file.write(json.dumps(about).encode() + b"\n" + np.concatenate([before, images]).astype("<i8").tobytes())
+            if known is not None:
+                known.copy_to(file)
+            for block in itertools.chain([first], blocks):
                 file.write(block.tobytes())
             file.flush()
             os.fsync(file.fileno())
-        np.save(path.with_suffix(".npy"), np.concatenate([known, images]))
-        path.with_suffix(".json").write_text(json.dumps({"shape": shape}) + "\n")
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)

@@ -125,9 +125,19 @@ def test_preview_writes_a_picture_with_a_row_per_person(fedvisage, tmp_path: Pat
           "--set", "partition.identities_per_party=1"], "1 training image"),
         (["run", "smoke", "--set", "federation.device=cuda"], "no GPU"),
         (["run", "smoke", "--set", "federation.batchnorm=local"], "no generic model"),
+        (["run", "smoke", "--set", "partition.public=0"], "there is nobody to pre-train on"),
         (["run", "smoke", "--resume", "--fresh"], "contradict"),
+        (["run", "smoke", "--resume"], "there is no run to resume in runs/smoke"),
         (["evaluate", "nothing.safetensors", "--data", "nowhere"], "no faces in nowhere"),
         (["report", "nowhere"], "nowhere"),
+        (["run"], "': see `fedvisage run --help`"),
+        (["rum"], "No such command 'rum'"),
+        (["data", "rum"], "No such command 'rum': see `fedvisage data --help`"),
+        (["run", "smoke", "--rounds", "3"], "No such option: --rounds"),
+        (["evaluate", "x", "--pairs", "many"], "Invalid value for '--pairs': Input should be a valid integer"),
+        (["evaluate", "x", "--pairs", "-1"], "Invalid value for '--pairs'"),
+        (["data", "align", "x", "--out", "y", "--points", "6"], "Invalid value for '--points'"),
+        (["run", "smoke", "--set"], "Option '--set' requires an argument"),
         (["data", "preview", "nowhere"], "no faces in nowhere"),
     ],
 )  # fmt: skip
@@ -151,3 +161,58 @@ def test_an_existing_run_is_neither_overwritten_nor_mixed_up(fedvisage, tmp_path
     assert (code, "seed = 9" in err) == (2, True)
     assert fedvisage("run", "smoke", "--out", run, "--resume", *sets("compare=[]"))[0] == 0
     assert fedvisage("run", "smoke", "--out", run, "--fresh", *sets("compare=[]"))[0] == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_without_words_there_is_help(fedvisage) -> None:  # type: ignore[no-untyped-def]
+    for words in ([], ["data"]):
+        code, out, err = fedvisage(*words)
+        assert (code, out) == (2, "")
+        assert "Usage: fedvisage" in err
+    code, out, err = fedvisage("run", "--help")
+    assert (code, err) == (0, "")
+    assert "Usage: fedvisage run" in out
+
+
+def test_an_interrupted_run_says_how_to_go_on(fedvisage, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fedvisage.cli.run.run", interrupted)
+    code, _, err = fedvisage("run", "smoke", "--out", str(tmp_path / "run"))
+    assert (code, err) == (130, "fedvisage: interrupted; a run goes on with --resume\n")
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["proj/recipe.toml", "--out", "proj"], "lies in proj, which --fresh removes"),
+        (["proj/recipe.toml", "--out", "."], "lies in ., which --fresh removes"),
+        (["smoke", "--out", "proj"], "proj holds no run"),
+        (["smoke", "--out", "run", "--set", "partition.parties=60"], "only 32 are left"),
+        (["smoke", "--out", "run", "--set", "partition.public=0"], "nobody to pre-train on"),
+        (["smoke", "--out", "run", "--set", "method.name=fedag"], "did you mean 'fedavg'?"),
+    ],
+)
+def test_starting_over_removes_nothing_until_the_new_run_begins(fedvisage, tmp_path, monkeypatch, words, says) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.chdir(tmp_path)
+    for name in ("proj", "run"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "recipe.toml").write_text('name = "mine"\n')
+        (tmp_path / name / "thesis.tex").write_text("years of work")
+    (tmp_path / "run" / "environment.json").write_text("{}")
+    before = contents(tmp_path)
+    code, _, err = fedvisage("run", *words, "--fresh")
+    assert (code, says in err, err.count("\n")) == (2, True, 1), err
+    assert contents(tmp_path) == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["proj", "run"]
+
+
+def test_there_is_nothing_to_resume_in_an_empty_folder(fedvisage, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    code, _, err = fedvisage("run", "smoke", "--out", str(tmp_path), "--resume")
+    assert (code, "there is no run to resume" in err) == (2, True), err
+    assert list(tmp_path.iterdir()) == []

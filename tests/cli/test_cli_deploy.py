@@ -51,13 +51,37 @@ def test_a_federation_is_folders_that_only_their_owner_can_read(folder: Path) ->
 
 def test_an_operator_sees_what_would_leave_before_joining(folder: Path) -> None:
     party = folder / "parties" / "party-00"
-    answer = json.loads(call("party", "check", party, "smoke", "--json"))
+    answer = json.loads(call("party", "check", party, "smoke", "--set", 'compare=["alone"]', "--json"))
     assert answer["takes_part"] is True
     assert {row["group"] for row in answer["leaves"]} == {"backbone", "buffers", "statistics"}
-    words = ["party", "check", str(party), "smoke", "--set", "method.classifier=shared"]
+    assert {row["group"]: row["methods"] for row in answer["leaves"] if row["phase"] == "train"} == {
+        "backbone": ["fedavg"],
+        "buffers": ["fedavg"],
+        "statistics": ["fedavg", "alone"],
+    }
+    words = ["party", "check", str(party), "smoke", "--set", "method.classifier=shared", "--set", "compare=[]"]
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 1
     assert f"{PRIVATE_EMBEDDINGS} may not leave, and phase 'train' sends it" in " ".join(done.output.split())
+
+
+@pytest.mark.parametrize(
+    ("compared", "objection"),
+    [
+        ("fedgc", f"fedgc: {PRIVATE_EMBEDDINGS} may not leave, and phase 'train' sends it"),
+        ("central", "central pools images, and images never leave a party"),
+    ],
+)
+def test_an_operator_is_told_of_every_method_that_is_compared(folder: Path, compared: str, objection: str) -> None:
+    words = ["party", "check", str(folder / "parties" / "party-00"), "smoke", "--set", f'compare=["{compared}"]']
+    done = CliRunner().invoke(app, [*words, "--json"])
+    assert done.exit_code == 1
+    answer = json.loads(done.output)
+    assert answer["takes_part"] is False
+    assert answer["objections"] == [objection]
+    assert compared in {name for row in answer["leaves"] for name in row["methods"]}
+    printed = " ".join(CliRunner().invoke(app, words).output.split())
+    assert f"(fedavg, {compared})" in printed
 
 
 def test_status_shows_when_certificates_expire(folder: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +15,13 @@ from PIL import Image
 
 from fedvisage.cli import main
 from fedvisage.core.errors import FedVisageError
+from fedvisage.evaluation.verification import cosines
 from fedvisage.faces.faceset import ArrayImages, FaceSet, write_faceset
+from fedvisage.faces.lists import PairList
 from fedvisage.faces.synthetic import SyntheticFaces
 from fedvisage.models import create_backbone, save_model
-from fedvisage.recognise import DLIB_ON_LFW, Gallery, Recogniser, calibration_of
+from fedvisage.protocols import Data, Options, open_subject
+from fedvisage.recognise import DLIB_ON_LFW, Gallery, Recogniser, calibration_of, verdict
 
 DATA = Path(os.environ.get("FEDVISAGE_DATA", Path(__file__).parents[3] / "shared" / "data"))
 PHOTOS = DATA / "lfw-photos-dev"
@@ -77,6 +81,8 @@ def test_two_photos_are_compared_and_the_exit_code_says_how_it_went(fedvisage, p
         (["verify", "{ann}", "{nobody}"], "nobody.png: no face found"),
         (["verify", "{ann}", "/no/such.jpg"], "cannot read /no/such.jpg: No such file"),
         (["verify", "{ann}", "{ann2}", "--fmr", "0.5"], "no threshold is known for a false-match rate of 0.5 on LFW"),
+        (["verify", "{ann}", "{ann2}", "--threshold", "nan"], "--threshold must be a number, got nan"),
+        (["identify", "{ann}", "--threshold=-inf"], "--threshold must be a number, got -inf"),
         (["verify", "{ann}", "{ann2}", "--model", "dlip"], "cannot read the calibration|no threshold|no model"),
         (["identify", "{ann}", "--gallery", "/no/gallery"], "no gallery in /no/gallery: enrol somebody first"),
         (["enrol", "", "{ann}", "--gallery", "{tmp}/new"], "a name needs one to 200 printable letters"),
@@ -109,7 +115,12 @@ def test_enrolled_people_are_found_again(fedvisage, photos, tmp_path: Path) -> N
     assert fedvisage("enrol", "ann", photos["ann2"], "--gallery", gallery, "--keep-pictures")[0] == 0
     assert len(list((gallery / "pictures").iterdir())) == 1
     with pytest.raises(FedVisageError, match="was made with another model"):
-        Gallery.open(gallery, "another")
+        Gallery.open(gallery, "another", 128)
+    table = json.loads((gallery / "gallery.json").read_text())
+    (gallery / "gallery.json").write_text(json.dumps(table | {"embeddings": [[0.6, 0.8]] * 3}))
+    for words in (["identify", photos["ann"]], ["enrol", "ann", photos["ann"]]):
+        code, _, err = fedvisage(*words, "--gallery", gallery)
+        assert (code, "embeddings of 2 dimensions, and the model's have 128" in err) == (2, True), err
     (gallery / "gallery.json").write_text("{}")
     assert fedvisage("identify", photos["ann"], "--gallery", gallery)[0] == 2
 
@@ -162,6 +173,7 @@ def test_photos_are_aligned_into_the_same_tree_and_the_rest_is_listed(fedvisage,
     assert float(stored @ seen) == pytest.approx(1, abs=1e-6)  # evaluation of stored faces decides as `verify` does
     for words, message in (
         (["data", "align", source, "--out", out], "is not empty"),
+        (["data", "align", source, "--out", photos["ann"]], "ann.png is a file: choose a folder"),
         (["data", "align", tmp_path / "nothing", "--out", tmp_path / "x"], "no folder"),
         (["data", "align", out.parent / "empty", "--out", tmp_path / "x"], "no photos in"),
     ):
@@ -171,17 +183,35 @@ def test_photos_are_aligned_into_the_same_tree_and_the_rest_is_listed(fedvisage,
 
 
 @pytest.mark.skipif(not PHOTOS.is_dir(), reason="no real faces: set FEDVISAGE_DATA")
-def test_pairs_of_real_photos_are_told_apart() -> None:
-    """Twenty of the 600 pairs; all of them are measured by `python -m benchmarks recognition`."""
-    recogniser = Recogniser()
-    right = 0
-    pairs = [line.split("\t") for line in (PHOTOS / "pairs.txt").read_text().splitlines()[1:]][::30]
-    for pair in pairs:
+def test_pairs_of_real_photos_are_told_apart_and_evaluated_as_they_were(fedvisage, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    """Twenty of the 600 pairs; all of them are measured by `python -m benchmarks recognition`.
+
+    The same photos aligned, imported and scored by the protocol `lfw` are decided as `verify` decides them.
+    """
+    recogniser, limit = Recogniser(), DLIB_ON_LFW.at(0.01)
+    lines = (PHOTOS / "pairs.txt").read_text().splitlines()[1:][::30]
+    decided = []
+    for pair in (line.split("\t") for line in lines):
         first = (pair[0], pair[1])
         second = (pair[0], pair[2]) if len(pair) == 3 else (pair[2], pair[3])
-        one, other = (
-            recogniser.main_face(PHOTOS / "images" / name / f"{name}_{int(number):04d}.jpg")[0].embedding
-            for name, number in (first, second)
-        )
-        right += (float(one @ other) > DLIB_ON_LFW.at(0.01)) == (len(pair) == 3)
-    assert right >= 19
+        seen = []
+        for name, number in (first, second):
+            file = Path(name) / f"{name}_{int(number):04d}.jpg"
+            (tmp_path / "photos" / name).mkdir(parents=True, exist_ok=True)
+            shutil.copy(PHOTOS / "images" / file, tmp_path / "photos" / file)
+            seen.append(recogniser.main_face(PHOTOS / "images" / file)[0])
+        decided.append(verdict(*seen, limit))
+    truth = [line.count("\t") == 2 for line in lines]
+    assert sum(found["same"] == same for found, same in zip(decided, truth, strict=True)) >= 19
+
+    (tmp_path / "pairs.txt").write_text("\n".join(["1\t10", *lines]) + "\n")
+    assert fedvisage("data", "align", tmp_path / "photos", "--out", tmp_path / "aligned")[0] == 0
+    words = ("--out", tmp_path / "faces", "--pairs", tmp_path / "pairs.txt")
+    code, _, err = fedvisage("data", "import", tmp_path / "aligned", *words)
+    assert code == 0, err
+    data, subject = Data(tmp_path / "faces"), open_subject("dlib")
+    pairs = data.list("pairs", PairList)
+    scored = cosines(*(subject.chosen(data, side, Options().flips(subject)) for side in (pairs.left, pairs.right)))
+    assert pairs.same.tolist() == truth
+    assert scored == pytest.approx([found["score"] for found in decided], abs=1e-5)
+    assert (scored > limit).tolist() == [found["same"] for found in decided]

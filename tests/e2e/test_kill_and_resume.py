@@ -47,11 +47,24 @@ TINY = {
     "training.optimiser_state": "keep",
     "compare": [],
 }
+VALIDATED = TINY | {
+    "faces.identities": 24,
+    "partition.validators": 1,
+    "partition.identities_per_validator": 8,
+    "method.name": "pfm-fedfr",
+    "weighting.name": "fv",
+    "weighting.pairs": 20,
+    "weighting.candidates": 2,
+    "weighting.folds": 2,
+    "federation.workers": 2,
+}
 RESULTS = ("model.safetensors", "metrics.jsonl", "partition.json", "start.safetensors", "evaluation.json")
 
 
-def run(folder: Path, at: dict[str, object] | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", RUN, str(folder), json.dumps(at), json.dumps(TINY)]
+def run(
+    folder: Path, at: dict[str, object] | None = None, changes: dict[str, object] = TINY
+) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", RUN, str(folder), json.dumps(at), json.dumps(changes)]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
@@ -63,20 +76,48 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_run_killed_at_every_phase_of_a_round_ends_with_the_same_bits(undisturbed: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "killed"
-    points = [("absorbed", "pre-train", 1, 0), ("planned", "join", 0, 0), ("answer", "join", 0, 2)]
-    for phase in ("train", "evaluate"):
-        points += [("planned", phase, 1, 0), ("answer", phase, 1, 2), ("absorbed", phase, 1, 0), ("saved", phase, 1, 0)]
-    points += [("answer", "train", 2, 3), ("absorbed", "evaluate", 2, 0)]
+def different(one: Path, other: Path) -> list[str]:
+    """Results that two runs do not have in common, the parties' own models included."""
+    own = {str(path.relative_to(run)) for run in (one, other) for path in run.glob("parties/*/model.safetensors")}
+    names = [*RESULTS, *sorted(own)]
+    return [n for n in names if not (one / n).exists() or not filecmp.cmp(one / n, other / n, shallow=False)]
+
+
+def during(phase: str, answers: int) -> list[tuple[str, str, int, int]]:
+    """Everything that happens in a phase of the first round."""
+    return [(kind, phase, 1, answers if kind == "answer" else 0) for kind in ("planned", "answer", "absorbed", "saved")]
+
+
+EVERY_PHASE = [
+    *[("absorbed", "pre-train", 1, 0), ("planned", "join", 0, 0), ("answer", "join", 0, 2)],
+    *[*during("train", 2), *during("evaluate", 2), ("answer", "train", 2, 3), ("absorbed", "evaluate", 2, 0)],
+]
+
+
+@pytest.mark.parametrize(
+    ("changes", "points"),
+    [
+        (TINY, EVERY_PHASE),
+        (VALIDATED, [("answer", "train", 1, 2), *during("validate", 1), ("planned", "validate", 2, 0)]),
+    ],
+    ids=["fedavg", "own models, validated, in two processes"],
+)
+def test_a_run_killed_at_every_phase_of_a_round_ends_with_the_same_bits(
+    undisturbed: Path, tmp_path: Path, changes: dict[str, object], points: list[tuple[str, str, int, int]]
+) -> None:
+    folder, whole = tmp_path / "killed", undisturbed
+    if changes is not TINY:
+        whole = tmp_path / "whole"
+        assert run(whole, changes=changes).returncode == 0
+        assert len(list(whole.glob("parties/*/model.safetensors"))) == 3
     for kind, phase, number, done in points:
-        killed = run(folder, {"event": [kind, phase, number], "done": done, "how": "kill"})
+        killed = run(folder, {"event": [kind, phase, number], "done": done, "how": "kill"}, changes)
         assert killed.returncode == -signal.SIGKILL, (kind, phase, number, killed.stderr)
-    finished = run(folder)
+    finished = run(folder, changes=changes)
     assert finished.returncode == 0, finished.stderr
-    assert [name for name in RESULTS if not filecmp.cmp(undisturbed / name, folder / name, shallow=False)] == []
+    assert different(whole, folder) == []
     attempts = {json.loads(line).get("attempt") for line in (folder / "ledger.jsonl").read_text().splitlines()}
-    assert len(attempts - {None}) > 5, "what was sent before each kill stays in the ledger"
+    assert len(attempts - {None}) > len(points) / 2, "what was sent before each kill stays in the ledger"
 
 
 FULL = {
@@ -96,4 +137,4 @@ def test_a_full_disk_is_one_line_and_loses_nothing(what: str, undisturbed: Path,
     checkpoints = [path.name for path in (folder / "checkpoints").iterdir()]
     assert sorted(checkpoints) == ["attempt", "last.safetensors"], "no half-written file is left"
     assert run(folder).returncode == 0
-    assert [name for name in RESULTS if not filecmp.cmp(undisturbed / name, folder / name, shallow=False)] == []
+    assert different(undisturbed, folder) == []

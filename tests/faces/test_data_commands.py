@@ -81,6 +81,16 @@ def test_a_partition_is_shown_drawn_and_saved(fedvisage: Any, tmp_path: Path) ->
     assert height_of(tmp_path / "p.png") == 58 + 3 * 18
     code, out, _ = fedvisage("data", "partition", "smoke", *sizes, "--json")
     assert json.loads(out)["parties"]["party-01"]["role"] == "trainer"
+    assert "unused" not in json.loads(out)
+
+
+def test_people_whom_equal_parties_leave_over_are_counted(fedvisage: Any) -> None:
+    """64 people less 12 public and 20 tested: 32, of whom 5 parties get 6 each."""
+    words = ("--set", "partition.parties=5", "--set", "partition.identities_per_party=6")
+    code, out, err = fedvisage("data", "partition", "smoke", *words)
+    assert code == 0, err
+    assert "unused: 2 identities" in out
+    assert json.loads(fedvisage("data", "partition", "smoke", *words, "--json")[1])["unused"] == {"identities": 2}
 
 
 def test_the_partition_command_shows_what_a_run_does(fedvisage: Any, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from fedvisage.config import Partition as Settings
 from fedvisage.core.errors import FedVisageError
 from fedvisage.core.randomness import Streams
 from fedvisage.faces.faceset import ArrayImages, FaceSet
+from fedvisage.faces.inspection import describe_partition
 from fedvisage.faces.partition import Partition, make_partition, party_faces
 
 
@@ -62,6 +63,10 @@ def test_no_image_is_used_twice_and_no_person_has_two_homes(case: tuple[list[int
     homes = [people(faces, images) for images in (partition.public, partition.test, *trained)]
     assert sum(map(len, homes)) == len(set.union(*homes))
     assert (len(homes[0]), len(homes[1])) == (settings["public"], settings["test"])
+    left = len(counts) - settings["public"] - settings["test"] - 2 * settings["validators"]
+    unused = describe_partition(partition, faces).get("unused", {"identities": 0})["identities"]
+    assert sum(map(len, homes)) + unused == len(counts)
+    assert unused == (left % settings["parties"] if settings["sizes"] == "equal" else 0)
     for share in partition.parties.values():
         assert people(faces, share.held_out) <= people(faces, share.train)
         for person in people(faces, share.train):

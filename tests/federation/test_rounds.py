@@ -126,24 +126,29 @@ def test_a_faulty_answer_is_named_and_the_rest_is_as_if_its_party_had_failed(
     assert len(list(read_ledger(tmp_path / "ledger.jsonl"))) > 0
 
 
-HARMLESS: dict[str, Callable[[Parcel, Any], Any]] = {
-    "twice the same": instead(lambda a: a, lambda a: a),
-    "good, then bad": instead(lambda a: a, lambda a: Parcel({}, {}, a.stamp)),
-    "good, then a failure": instead(lambda a: a, Failure("late hiccup")),
-    "stale, then good": instead(old, lambda a: a),
-    "stale twice, then good": instead(old, old, lambda a: a),
-    "somebody nobody asked": lambda sent, answer: [("eve", answer), ("bob", answer)],
+HARMLESS: dict[str, tuple[Callable[[Parcel, Any], Any], str]] = {
+    "twice the same": (instead(lambda a: a, lambda a: a), "bob: repeated answer: the first one counts"),
+    "good, then bad": (instead(lambda a: a, lambda a: Parcel({}, {}, a.stamp)), "bob: repeated answer: the first one"),
+    "good, then a failure": (
+        instead(lambda a: a, Failure("late hiccup")),
+        "bob: repeated answer: the first one counts",
+    ),
+    "stale, then good": (instead(old, lambda a: a), "bob: stale: answers"),
+    "stale twice, then good": (instead(old, old, lambda a: a), "bob: stale: answers"),
+    "somebody nobody asked": (lambda sent, answer: [("eve", answer), ("bob", answer)], "eve: not asked in this round"),
 }
 
 
-@pytest.mark.parametrize("fault", HARMLESS.values(), ids=HARMLESS)
-def test_one_good_answer_counts_once_whatever_else_arrives(fault: Callable[[Parcel, Any], Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("fault", "says"), HARMLESS.values(), ids=HARMLESS)
+def test_one_good_answer_counts_once_whatever_else_arrives(
+    fault: Callable[[Parcel, Any], Any], says: str, tmp_path: Path
+) -> None:
     outcome = run_toy(tmp_path / "fault", at(2, "bob", fault))
     clean = run_toy(tmp_path / "clean")
     assert same_state(outcome.server, clean.server)
     assert (tmp_path / "fault" / "metrics.jsonl").read_bytes() == (tmp_path / "clean" / "metrics.jsonl").read_bytes()
     assert outcome.book.generations == clean.book.generations
-    assert (tmp_path / "fault" / "failures.log").exists()
+    assert f"round 2, train, {says}" in (tmp_path / "fault" / "failures.log").read_text()
 
 
 def test_the_order_of_arrival_changes_nothing(tmp_path: Path) -> None:

@@ -66,7 +66,12 @@ def test_the_command_line_starts_shows_and_ends_a_federation(small: Deployment, 
     assert not (small.server / "run.sock").exists()
 
 
-def test_a_start_that_fails_or_is_interrupted_leaves_nothing(small: Deployment) -> None:
+def test_a_start_that_fails_or_is_interrupted_leaves_nothing(
+    small: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", small.settings.port))
         taken.listen()
@@ -79,6 +84,7 @@ def test_a_start_that_fails_or_is_interrupted_leaves_nothing(small: Deployment) 
     with pytest.raises(FedVisageError, match=r"party-00 ended at once|not connected after"):
         up(small, patience=40)
     assert running(small) == []
+    assert list(temporary.iterdir()) == []
     kit.write_text(right)
     script = "import sys; from pathlib import Path; from fedvisage.deploy.processes import up; " \
         "from fedvisage.deploy import open_deployment; up(open_deployment(Path(sys.argv[1])))"  # fmt: skip
@@ -89,4 +95,5 @@ def test_a_start_that_fails_or_is_interrupted_leaves_nothing(small: Deployment) 
             starting.send_signal(how)
         assert starting.returncode != 0
         assert eventually(lambda: running(small) == [], 10 if how == signal.SIGKILL else 0)
+        assert list(temporary.iterdir()) == []
         assert not listens(small)

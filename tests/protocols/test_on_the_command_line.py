@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -238,6 +239,7 @@ def test_run_and_party_folders_are_models_too(fedvisage, finished, tmp_path):
         (["evaluate", "MODEL", "--protocol", "lfw", "--data", "nowhere"], "no faces in nowhere"),
         (["evaluate", "nothing", "--protocol", "lfw", "--data", "LFW"], "no model 'nothing'"),
         (["evaluate", "MODEL", "--protocol", "rfw", "--data", "LFW"], "no pair list of a race"),
+        (["evaluate", "MODEL", "--protocol", "lfw", "--data", "BARE"], "has no list 'pairs': there are none"),
         (["evaluate", "MODEL", "--protocol", "personal"], "needs a run's folder"),
         (["evaluate", "MODEL", "--protocol", "lfw", "--protocol", "rfw", "--protocol", "ijb", "--data", "LFW",
           "--data", "LFW"], "3 protocols and 2 folders"),
@@ -245,6 +247,11 @@ def test_run_and_party_folders_are_models_too(fedvisage, finished, tmp_path):
         (["evaluate", "MODEL", "--protocol", "lfw", "--data", "LFW", "--convention", "x"], "unknown convention 'x'"),
         (["evaluate", "MODEL", "--protocol", "megaface", "--data", "LFW", "--noise", "no"], "unknown noise 'no'"),
         (["evaluate", "MODEL", "--protocol", "lfw", "--data", "LFW", "--far", "2"], "far must lie in (0, 1]"),
+        (["evaluate", "MODEL", "--data", "LFW", "--far", "0"], "far must lie in (0, 1], got 0.0"),
+        (["evaluate", "MODEL", "--data", "LFW", "--far", "nan"], "far must be a number in (0, 1]"),
+        (["evaluate", "MODEL", "--data", "LFW", "--far", "0.1", "--far", "inf"], "far must be a number in (0, 1]"),
+        (["evaluate", "MODEL", "--data", "LFW", "--fpir", "2"], "fpir must lie in (0, 1]"),
+        (["evaluate", "MODEL", "--protocol", "query-gallery", "--data", "LFW", "--fpir", "nan"], "fpir must be a num"),
         (["evaluate", "FILE", "--protocol", "rfw", "--data", "OTHER"], "holds embeddings of 60 other images"),
         (["evaluate", "FILE", "--protocol", "lfw", "--data", "LFW", "--no-flip"], "made with the mirrored images"),
         (["embed", "FILE", "--data", "LFW", "--out", "x.safetensors"], "the model itself is needed"),
@@ -256,7 +263,11 @@ def test_a_mistake_is_one_line(fedvisage, model, lfw_set, rfw_set, tmp_path, mon
     file = tmp_path / "file.safetensors"
     if "FILE" in words:
         assert fedvisage("embed", model, "--data", lfw_set, "--out", file)[0] == 0
-    places = {"MODEL": model, "LFW": lfw_set, "OTHER": rfw_set, "FILE": file}
+    bare = tmp_path / "bare"
+    if "BARE" in words:
+        shutil.copytree(lfw_set, bare)
+        shutil.rmtree(bare / "lists")
+    places = {"BARE": bare, "MODEL": model, "LFW": lfw_set, "OTHER": rfw_set, "FILE": file}
     code, out, err = fedvisage(*(places.get(word, word) for word in words))
     assert code == 2
     assert says in err

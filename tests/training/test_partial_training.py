@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -146,6 +148,47 @@ def test_a_truncated_file_of_features_is_refused(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(FedVisageError, match="is truncated: remove it"):
         with_features(model, faces, np.arange(10), tmp_path)
+
+
+@pytest.mark.parametrize("cut", [10, 60, 200])
+def test_features_that_end_early_are_refused_wherever_they_end(cut: int, tmp_path: Path) -> None:
+    model, faces = network().train_from("layer3"), faceset()
+    with_features(model, faces, np.arange(10), tmp_path)
+    (path,) = tmp_path.glob("*.bin")
+    path.write_bytes(path.read_bytes()[:cut])
+    with pytest.raises(FedVisageError, match="remove it, and it is computed again"):
+        with_features(model, faces, np.arange(10), tmp_path)
+
+
+def test_sets_of_the_same_names_and_other_images_do_not_share_features(tmp_path: Path) -> None:
+    model, one = network().train_from("layer3"), faceset()
+    other = replace(one, images=ArrayImages(255 - one.images.read(np.arange(len(one)))))
+    for faces in (one, other):
+        found = Faces(with_features(model, faces, np.arange(8), tmp_path), np.arange(8))
+        assert np.allclose(embed_images(model, found), model.embed(faces.images.read(np.arange(8))), atol=1e-4)
+    assert len(list(tmp_path.glob("*.bin"))) == 2
+
+
+def test_a_kill_while_features_are_added_leaves_those_there_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped at every step of writing that touches the folder: the next start reads what was there, and adds."""
+    model, faces = network().train_from("layer3"), faceset()
+    with_features(model, faces, np.arange(10), tmp_path)
+    expected = model.to_cut(model.preprocess(faces.images.read(np.array([3])))).detach().numpy()
+    for name in ("replace", "fsync"):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, name, _killed)
+            with pytest.raises(KeyboardInterrupt):
+                with_features(model, faces, np.arange(14), tmp_path)
+        kept = with_features(model, faces, np.arange(10), tmp_path).features
+        assert kept is not None
+        assert np.allclose(kept.read(np.array([3]), np.array([False])), expected, atol=1e-5)
+    assert with_features(model, faces, np.arange(14), tmp_path).features is not None
+
+
+def _killed(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 SMALL = {

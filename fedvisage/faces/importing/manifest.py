@@ -83,15 +83,15 @@ def _parquet(path: Path) -> dict[str, list[str]]:
         raise FedVisageError("Parquet needs pyarrow: pip install 'fedvisage[parquet]', or give a CSV file") from None
     try:
         table = parquet.read_table(path)
+        columns = [
+            (name.strip().lower(), ["" if value is None else str(value) for value in column.to_pylist()])
+            for name, column in zip(table.column_names, table.columns, strict=True)
+            if name.strip().lower() in COLUMNS
+        ]
     except Exception as error:  # pyarrow has errors of its own for every way a file can be wrong
         raise FedVisageError(f"cannot read {path}: {str(error).partition(chr(10))[0]}") from None
-    header = {name.strip().lower(): name for name in table.column_names}
-    _check_header(list(header), path)
-    return {
-        name: ["" if value is None else str(value) for value in table.column(own).to_pylist()]
-        for name, own in header.items()
-        if name in COLUMNS
-    }
+    _check_header([name for name, _ in columns], path)
+    return dict(columns)
 
 
 def _check_header(header: Sequence[str], path: Path) -> None:

@@ -81,8 +81,11 @@ def _pairs_of_templates(tree: Tree) -> dict[str, Listing]:
     path = _one(tree, r".*_template_pair_label\.txt", required=False)
     if path is None:
         return {}
+    text = text_of(tree, path)
+    if not text.strip():
+        raise FedVisageError(f"{path} is empty: it should hold two templates and an answer per line")
     try:
-        rows = np.loadtxt(io.StringIO(text_of(tree, path)), dtype=np.int64, ndmin=2, comments=None)
+        rows = np.loadtxt(io.StringIO(text), dtype=np.int64, ndmin=2, comments=None)
     except (ValueError, OverflowError) as error:
         raise FedVisageError(f"cannot read {path}: {error}") from None
     if rows.ndim != 2 or rows.shape[1] != 3:

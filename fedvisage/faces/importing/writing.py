@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -21,7 +22,7 @@ from PIL import Image
 from fedvisage.core.codec import write_atomically
 from fedvisage.core.errors import FedVisageError
 from fedvisage.faces.decoding import encode, fit, may_be_turned, upright
-from fedvisage.faces.faceset import ArrayImages, FaceSet, open_faceset, write_description
+from fedvisage.faces.faceset import DIGESTS, ArrayImages, FaceSet, open_faceset, write_description
 from fedvisage.faces.importing.source import Source
 from fedvisage.faces.lists import write_lists
 from fedvisage.faces.records import BUFFER, Indices, Pixels, RecordWriter, cores
@@ -31,7 +32,6 @@ REPORT = "import.json"
 _CHUNK = 512
 _EACH = 32
 """Images prepared together, and by one thread in one go."""
-_64_BITS = 2**64 - 1
 _KEPT = frozenset({b"\xff\xd8", b"\x89P"})
 """How the formats begin that are stored as they are."""
 
@@ -124,7 +124,10 @@ def write_source(
 
 
 def _write(source: Source, out: Path, report: Report, chosen: Selection, progress: Callable[[int], None]) -> Report:
-    kept, numbers = _Import(source, out, report, chosen).write(progress)
+    run = _Import(source, out, report, chosen)
+    kept, numbers = run.write(progress)
+    if source.boxes is None:
+        np.save(out / DIGESTS, run.digests[kept])
     if source.lists is not None:
         lists = source.lists(numbers)
         report.lists = {name: len(rows) for name, rows in lists.items()}
@@ -144,6 +147,8 @@ class _Import:
         self._seen = _Seen()
         self._count = np.zeros(len(source.names), np.int64)
         self._size: tuple[int, int] | None = None
+        self.digests = np.zeros(len(source), np.uint64)
+        """Of the images that were kept, as they came."""
 
     def write(self, progress: Callable[[int], None]) -> tuple[Indices, Indices]:
         """The source's numbers of the images that are in the set, and the set's number of each image of the source."""
@@ -159,6 +164,7 @@ class _Import:
                 place = self._decide(index, made, numbers)
                 if place is None:
                     numbers[index] = len(kept)
+                    self.digests[index] = made.digest
                     kept.append(index)
                     sink.add(made.data)
         finally:
@@ -212,7 +218,7 @@ class _Import:
                 pixels = align(pixels, source.landmarks[index], size or 112)
             elif size:
                 pixels = fit(pixels, size)
-            digest = hash(data) & _64_BITS
+            digest = int.from_bytes(blake2b(data, digest_size=8).digest(), "little")
             shape = (pixels.shape[1], pixels.shape[0])
             if self.chosen.store == "array":
                 return _Made(pixels.tobytes(), digest, shape)

@@ -15,11 +15,16 @@ import pytest
 from dataset_files import bring_in, colour_of, image, put, shows
 from PIL import Image
 
+from fedvisage.config import Partition as Settings
 from fedvisage.core.errors import FedVisageError
+from fedvisage.core.randomness import Streams
 from fedvisage.faces.decoding import encode
+from fedvisage.faces.faceset import open_faceset
 from fedvisage.faces.importing import FORMATS, detect
 from fedvisage.faces.importing.tree import open_tree
 from fedvisage.faces.importing.writing import _Seen
+from fedvisage.faces.opening import joined
+from fedvisage.faces.partition import Partition, make_partition
 from fedvisage.faces.records import EncodedImages
 
 
@@ -119,7 +124,7 @@ def test_stored_as_an_array_the_pixels_are_the_decoders(folder: Path, tmp_path: 
     assert np.load(tmp_path / "array" / "images.npy").shape == (9, 24, 24, 3)
     assert np.array_equal(array.images.read(np.arange(9)), records.images.read(np.arange(9)))
     files = {path.name for path in (tmp_path / "array").iterdir()}
-    assert files == {"images.npy", "labels.npy", "faces.json", "import.json"}
+    assert files == {"images.npy", "labels.npy", "digests.npy", "faces.json", "import.json"}
 
 
 def test_the_number_of_threads_changes_nothing(folder: Path, tmp_path: Path) -> None:
@@ -252,3 +257,28 @@ def test_formats_are_recognised_by_their_files(tmp_path: Path) -> None:
 
 def test_colours_are_far_enough_apart_to_tell_images() -> None:
     assert len({colour_of(number) for number in range(200)}) == 200
+
+
+def test_an_image_of_two_folders_is_refused_under_whatever_names(folder: Path, tmp_path: Path) -> None:
+    """Numbers are no names, so only the images tell; leaving out people with too few keeps the rest in step."""
+    put(
+        tmp_path / "more",
+        {f"{person:03d}/{n}.jpg": image(40 + 10 * person + n) for person in range(3) for n in range(3)},
+    )
+    put(tmp_path / "more", {"002/again.jpg": image(11), "003/only.jpg": image(90)})
+    bring_in(folder, tmp_path / "one", size=20)
+    bring_in(tmp_path / "more", tmp_path / "other", min_images=2, size=20)
+    both = joined({name: open_faceset(tmp_path / name) for name in ("one", "other")})
+
+    def partition(**settings: Any) -> Partition:
+        return make_partition(both, Settings(parties=1, **settings), Streams(1))
+
+    with pytest.raises(FedVisageError, match="'one/Bob' and 'other/002' have an image in common"):
+        partition()
+    for name in ("Bob", "other/002"):
+        assert partition(exclude=[name]).parties
+    (tmp_path / "other" / "digests.npy").unlink()
+    assert partition().parties, "a folder written without digests is taken as it is"
+    np.save(tmp_path / "other" / "digests.npy", np.zeros(3, np.uint64))
+    with pytest.raises(FedVisageError, match="does not name 10 images"):
+        partition()
