@@ -24,6 +24,10 @@ SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".pgm", ".ppm", ".pnm", "
 MOST_PIXELS = 64_000_000
 MOST_BYTES = 256_000_000
 _ORIENTATION = 0x0112
+CMYK = 4
+_FRAMES = frozenset({0xC0, 0xC1, 0xC2})
+_SEGMENTS = frozenset({0xC4, 0xDB, 0xDD, 0xFE, *range(0xE0, 0xF0)})
+"""Parts of a JPEG that may come before its frame: tables, restart interval, comment, application's own."""
 
 
 def open_image(data: bytes) -> Image.Image:
@@ -51,13 +55,35 @@ def decode(data: bytes) -> Pixels:
     """The pixels (H, W, 3) RGB of an encoded image as it is stored."""
     if data[:2] == b"\xff\xd8":
         try:
-            height, width, colours, _ = decode_jpeg_header(data)
-            if height * width <= MOST_PIXELS and colours != "CMYK":
+            height, width, colours = jpeg_frame(data) or _declared(data)
+            if height * width <= MOST_PIXELS and colours != CMYK:
                 pixels: Pixels = decode_jpeg(data)
                 return pixels
         except ValueError:
             pass
     return pixels_of(open_image(data))
+
+
+def jpeg_frame(data: bytes) -> tuple[int, int, int] | None:
+    """Height, width and colours that a JPEG's frame header declares; None where something unusual comes before it.
+
+    The library's own reader of headers takes a fifth as long as decoding a face.
+    """
+    at = 2
+    while at + 10 <= len(data) and data[at] == 0xFF:
+        marker, length = data[at + 1], int.from_bytes(data[at + 2 : at + 4], "big")
+        if marker in _FRAMES:
+            height, width = (int.from_bytes(data[start : start + 2], "big") for start in (at + 5, at + 7))
+            return height, width, data[at + 9]
+        if marker not in _SEGMENTS or length < 2:
+            return None
+        at += 2 + length
+    return None
+
+
+def _declared(data: bytes) -> tuple[int, int, int]:
+    height, width, colours, _ = decode_jpeg_header(data)
+    return height, width, CMYK if colours == "CMYK" else 3
 
 
 def may_be_turned(data: bytes) -> bool:
