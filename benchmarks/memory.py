@@ -1,11 +1,10 @@
-"""Peak memory with few and with many parties, whole runs in processes of their own, two at a time."""
+"""Peak memory with few and with many parties, whole runs in processes of their own."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -32,19 +31,18 @@ ONE_PERSON = {"smoke": (4, 8, 2, 1, 4), "normal": (100, 10_000, 2, 1, 50), "full
 
 
 def measure(scale: Scale) -> list[Row]:
+    rows = [
+        compared(f"peak memory, {many:,} parties", plain(many), plain(few), few, limit)
+        for few, many, limit in PLAIN[scale]
+    ]
     few, many, images, rounds, together = ONE_PERSON[scale]
     name = f"peak memory of a whole FedFace run, {many:,} parties x {images} images, {together} at a time"
-    cases = [
-        (f"peak memory, {more:,} parties", less, limit, plain(less), plain(more)) for less, more, limit in PLAIN[scale]
-    ]
-    pair = (one_person(parties, images, rounds, together) for parties in (few, many))
-    cases.append((name, few, "< 1.2", *pair))
-    with ThreadPoolExecutor(2) as pool:
-        peaks = list(pool.map(peak, [table for case in cases for table in reversed(case[3:])]))
-    return [
-        Row.of(name, ours, reference, "MB", f"the same run with {less} parties", limit)
-        for (name, less, limit, *_), ours, reference in zip(cases, peaks[::2], peaks[1::2], strict=True)
-    ]
+    more, less = (one_person(parties, images, rounds, together) for parties in (many, few))
+    return [*rows, compared(name, more, less, few, "< 1.2")]
+
+
+def compared(name: str, more: Table, less: Table, few: int, limit: str) -> Row:
+    return Row.of(name, peak(more), peak(less), "MB", f"the same run with {few} parties", limit)
 
 
 def plain(parties: int) -> Table:
