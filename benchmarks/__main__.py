@@ -17,19 +17,20 @@ import torch
 from benchmarks.common import Row, Scale
 from fedvisage.cli.output import show_table
 
-TIMELESS = ("memory", "recognition", "fuzzing")
-"""They measure no time, and run on one core while those of the next group use the other."""
-ONE_THREAD = (
-    "training_cost",
-    "partial_training",
-    "regularisers",
-    "hard_negatives",
+BESIDE = ("training_cost", "partial_training", "regularisers", "hard_negatives", "evaluation", "recognition", "fuzzing")
+"""Of one thread, and steady or without times: they run while `memory`, which measures no time, uses the other core."""
+ALONE = (
+    "synthetic",
+    "party_cost",
+    "one_person",
     "personal_training",
-    "evaluation",
     "momentum",
+    "workers",
+    "clustering",
+    "importing",
+    "nvflare",
 )
-ALONE = ("synthetic", "party_cost", "one_person", "workers", "clustering", "importing", "nvflare")
-ALL = (*TIMELESS, *ONE_THREAD, *ALONE)
+ALL = ("memory", *BESIDE, *ALONE)
 RESULTS = Path(__file__).with_name("results.json")
 
 
@@ -52,8 +53,8 @@ def main() -> None:
         rows = one_by_one(chosen.names or ALL, scale)
     else:
         with ThreadPoolExecutor(1) as pool:
-            beside = pool.submit(one_by_one, TIMELESS, scale)
-            rows = one_by_one(ONE_THREAD, scale) + beside.result()
+            memory = pool.submit(one_by_one, ("memory",), scale)
+            rows = one_by_one(BESIDE, scale) + memory.result()
         rows += one_by_one(ALONE, scale)
     if scale != "smoke":
         keep(rows)

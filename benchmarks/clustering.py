@@ -22,7 +22,7 @@ with warnings.catch_warnings():
 
 SIZE, IMAGES = 512, 10
 COUNTS = {"smoke": 2_000, "normal": 20_000, "full": 100_000}
-PEER = {"smoke": (2_000, 1), "normal": (20_000, 3), "full": (20_000, 5)}
+PEER = {"smoke": (2_000, 1), "normal": (20_000, 2), "full": (20_000, 5)}
 """Faces for finch-clust, and calls."""
 TIMES = {"smoke": 3, "normal": 2, "full": 1}
 

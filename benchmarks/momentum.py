@@ -23,7 +23,7 @@ from fedvisage.training import Batch, Correct, Trainer, add_constant
 
 PEOPLE, BATCH, SIZE = 16, 32, 64
 VALIDATORS = 2
-EPOCHS = {"smoke": (1, 4), "normal": (9, 16), "full": (25, 16)}
+EPOCHS = {"smoke": (1, 4), "normal": (5, 16), "full": (25, 16)}
 """Epochs measured, and images of a person in them."""
 SEARCHES = {"smoke": (1, 12, 4, 100), "normal": (3, 40, 12, 200), "full": (5, 100, 20, 600)}
 """Searches measured; people of a validator, images of each, pairs."""

@@ -45,14 +45,22 @@ def measure(scale: Scale) -> list[Row]:
     rows = [packing()]
     if scale == "smoke":
         return rows
+    with federation(3, 112, 4) as deployment:
+        up(deployment)
+        return [*rows, *exchanges(deployment, scale), *server_memory(deployment)]
+
+
+def exchanges(deployment: Deployment, scale: Scale) -> list[Row]:
+    """With two of its parties."""
+    rows = []
     with ExitStack() as stack:
-        ours, bare = stack.enter_context(our_exchange()), stack.enter_context(bare_exchange())
-        for parameters, times in ((1_000_000, 7), (24_000_000, 5 if scale == "full" else 3)):
+        ours, bare = stack.enter_context(our_exchange(deployment)), stack.enter_context(bare_exchange())
+        for parameters, times in ((1_000_000, 7), (24_000_000, 5 if scale == "full" else 2)):
             warm = parameters < 24_000_000  # which warms the others, too
             mine, theirs, ratio = side_by_side(partial(ours, parameters), partial(bare, parameters), times, warm=warm)
             name = f"exchange over hosts, {parameters // 1_000_000}M parameters, 2 parties"
             rows.append(Row.of(name, mine, theirs, "s", "bare NVFlare", "<= 1.3", ratio))
-    return [*rows, *server_memory()]
+    return rows
 
 
 def tensors(parameters: int) -> dict[str, torch.Tensor]:
@@ -99,28 +107,25 @@ def federation(parties: int, size: int = 16, identities: int = 2) -> Iterator[De
 
 
 @contextmanager
-def our_exchange() -> Iterator[Exchange]:
-    with federation(2) as deployment:
-        up(deployment)
-        station = replace(deployment.station, executor=f"{PEER}.EchoParty")
-        transport = NVFlare(station)
-        transport.begin(lambda party: b"", None, lambda stamp, text: print(text))
+def our_exchange(deployment: Deployment) -> Iterator[Exchange]:
+    transport = NVFlare(replace(deployment.station, executor=f"{PEER}.EchoParty"))
+    transport.begin(lambda party: b"", None, lambda stamp, text: print(text))
 
-        def exchange(parameters: int) -> float:
-            group = tensors(parameters)
-            stamp = Stamp(1, "train", 1)
-            parcels = {party: Parcel({BACKBONE: group}, stamp=stamp) for party in deployment.roles}
+    def exchange(parameters: int) -> float:
+        group = tensors(parameters)
+        stamp = Stamp(1, "train", 1)
+        parcels = {party: Parcel({BACKBONE: group}, stamp=stamp) for party in sorted(deployment.roles)[:2]}
 
-            def work() -> None:
-                answers = dict(transport.exchange(parcels))
-                assert all(isinstance(answer, Parcel) for answer in answers.values()), answers
+        def work() -> None:
+            answers = dict(transport.exchange(parcels))
+            assert all(isinstance(answer, Parcel) for answer in answers.values()), answers
 
-            return seconds(work)
+        return seconds(work)
 
-        try:
-            yield exchange
-        finally:
-            transport.close()
+    try:
+        yield exchange
+    finally:
+        transport.close()
 
 
 @contextmanager
@@ -172,7 +177,7 @@ fv.run(
 WHOLE, JOB = "whole", "job"
 
 
-def server_memory() -> list[Row]:
+def server_memory(deployment: Deployment) -> list[Row]:
     """A federated run of IR-18 over three parties: peak memory at the server's host, in sizes of the model.
 
     All processes there at one time (the run, NVFlare's server, its job's process), less what they hold in the same run
@@ -181,10 +186,8 @@ def server_memory() -> list[Row]:
     """
     model = create_backbone("ir-18", device="meta")
     size = sum(p.numel() * 4 for p in model.parameters()) / 1e6
-    with federation(3, 112, 4) as deployment:
-        up(deployment)
-        base = peaks_of_run(deployment, "ir-tiny", 1)
-        full = peaks_of_run(deployment, "ir-18", 2)
+    base = peaks_of_run(deployment, "ir-tiny", 1)
+    full = peaks_of_run(deployment, "ir-18", 2)
     name, against = "server's memory, fedpe, IR-18, 3 hosts", "the model's size"
     return [
         Row.of(name, full[WHOLE] - base[WHOLE], size, "MB", against, "< 6"),

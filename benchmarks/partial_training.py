@@ -18,7 +18,7 @@ from fedvisage.models import Backbone, create_backbone
 from fedvisage.training import Batch, Trainer, with_features
 
 BATCH, PEOPLE, STAGE = 32, 16, "stage4"
-SIZES = {"smoke": (32, 1), "normal": (96, 9), "full": (320, 9)}
+SIZES = {"smoke": (32, 1), "normal": (96, 5), "full": (320, 9)}
 
 
 def measure(scale: Scale) -> list[Row]:

@@ -18,7 +18,7 @@ from fedvisage.methods.fedfr import LOCAL, FedFR
 from fedvisage.models import create_backbone
 
 OWN, PUBLIC, EACH, BATCH, SIZE = 20, 300, 8, 64, 64
-COUNTS = {"smoke": (2, 4, 1), "normal": (OWN, 30, 5), "full": (OWN, PUBLIC, 5)}
+COUNTS = {"smoke": (2, 4, 1), "normal": (OWN, 30, 3), "full": (OWN, PUBLIC, 5)}
 """People of the party, public people, and repetitions."""
 
 

@@ -14,7 +14,7 @@ from fedvisage.methods.fedavg import FedPE
 from fedvisage.methods.weightings import BySamples
 
 PARTIES, PEOPLE, IMAGES, BATCH = 4, 16, 12, 32
-ROUNDS = {"smoke": 2, "normal": 6, "full": 12}
+ROUNDS = {"smoke": 2, "normal": 5, "full": 12}
 
 
 def measure(scale: Scale) -> list[Row]:

@@ -11,7 +11,7 @@ from fedvisage.core.parcel import BACKBONE
 from fedvisage.methods.fedavg import FedPE
 from fedvisage.methods.weightings import BySamples
 
-ROUNDS = {"smoke": 2, "normal": 6, "full": 12}
+ROUNDS = {"smoke": 2, "normal": 5, "full": 12}
 IMAGES = {"smoke": 3, "normal": 30, "full": 30}
 
 

@@ -30,7 +30,7 @@ from fedvisage.training import embed_images
 
 MAP = "map.json"
 MOST_CLASSES, PAIRS, IMAGES, BINS = 240, 4, 16, 40
-BLOCK = 1 << 20
+BLOCK = 1 << 18
 """Cosines held at a time."""
 Floats = NDArray[np.float64]
 
@@ -48,7 +48,7 @@ class Classes:
     """People with their class embeddings (C, d) at unit length."""
 
     who: Sequence[Someone]
-    embeddings: Floats
+    embeddings: NDArray[np.floating]
 
 
 def write_map(folder: Path, like: Path | None = None) -> Path | None:
@@ -90,13 +90,13 @@ def class_embeddings(folder: Path, partition: Partition) -> Classes:
         embeddings = store.load(party, kept[-1]).get(EMBEDDINGS) if kept else None
         if embeddings is None:
             continue
-        values = embeddings.double().cpu().numpy()
+        values = embeddings.float().cpu().numpy()
         who += [Someone(party, number) for number in range(len(values))]
         rows.append(values)
     store.close()
-    whole = np.concatenate(rows) if rows else np.empty((0, 1))
-    lengths = np.linalg.norm(whole, axis=1, keepdims=True)
-    return Classes(who, whole / np.maximum(lengths, 1e-12))
+    whole = np.concatenate(rows) if rows else np.empty((0, 1), np.float32)
+    whole /= np.maximum(np.linalg.norm(whole, axis=1, keepdims=True), 1e-12)
+    return Classes(who, whole)
 
 
 def most_alike(classes: Classes, count: int) -> list[tuple[int, int]]:

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from hashlib import blake2b
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -218,7 +218,7 @@ class _Import:
                 pixels = align(pixels, source.landmarks[index], size or 112)
             elif size:
                 pixels = fit(pixels, size)
-            digest = int.from_bytes(blake2b(data, digest_size=8).digest(), "little")
+            digest = int.from_bytes(sha256(data).digest()[:8], "little")
             shape = (pixels.shape[1], pixels.shape[0])
             if self.chosen.store == "array":
                 return _Made(pixels.tobytes(), digest, shape)
