@@ -47,7 +47,7 @@ def measure(scale: Scale) -> list[Row]:
         return rows
     with federation(3, 112, 4) as deployment:
         up(deployment)
-        return [*rows, *exchanges(deployment, scale), *server_memory(deployment)]
+        return [*rows, *server_memory(deployment), *exchanges(deployment, scale)]
 
 
 def exchanges(deployment: Deployment, scale: Scale) -> list[Row]:
