@@ -30,12 +30,12 @@ from fedvisage.training import embed_images
 
 MAP = "map.json"
 MOST_CLASSES, PAIRS, IMAGES, BINS = 240, 4, 16, 40
-BLOCK = 1 << 18
+BLOCK = 1 << 17
 """Cosines held at a time."""
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Someone:
     """A party's person: the party, and the person's number among its people."""
 
