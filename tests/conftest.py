@@ -7,10 +7,11 @@ from collections.abc import Iterator
 import pytest
 import torch
 from browser import BINARY, WHY, Browser
+from cases import cases
 from hypothesis import HealthCheck, settings
 
 torch.set_num_threads(1)
-settings.register_profile("fedvisage", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("fedvisage", cases(50), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("fedvisage")
 LONG = ("tests/studies/", "tests/test_documented_commands.py", "tests/e2e/")
 

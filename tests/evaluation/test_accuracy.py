@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from cases import cases
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import roc_curve
 from sklearn.model_selection import KFold
@@ -81,7 +82,7 @@ def tied_embeddings(draw):
     return a, b, same
 
 
-@settings(max_examples=80, deadline=None)
+@cases(80)
 @given(tied_embeddings(), st.integers(1, 4))
 def test_default_rule_is_insightface_to_the_last_bit(case, folds):
     a, b, same = case
@@ -89,7 +90,7 @@ def test_default_rule_is_insightface_to_the_last_bit(case, folds):
     assert_same(kfold_accuracy(a, b, same, folds), *insightface_loop(distance, same, folds))
 
 
-@settings(max_examples=80, deadline=None)
+@cases(80)
 @given(st.data(), st.integers(1, 4))
 def test_distances_on_and_beside_the_thresholds_are_compared_exactly(data, folds):
     same = data.draw(pair_flags())
@@ -108,7 +109,7 @@ def test_embeddings_as_large_as_real_ones_in_both_precisions():
     assert_same(kfold_accuracy(np.asfortranarray(a.astype(float)), b.astype(float), same), *reference)
 
 
-@settings(max_examples=60, deadline=None)
+@cases(60)
 @given(tied_embeddings(), st.integers(1, 4))
 def test_cosine_rule_takes_the_last_best_threshold(case, folds):
     a, b, same = case
@@ -116,7 +117,7 @@ def test_cosine_rule_takes_the_last_best_threshold(case, folds):
     assert_same(kfold_accuracy(a, b, same, folds, rule="cosine"), *cosface_loop(cosine, same, folds))
 
 
-@settings(max_examples=150, deadline=None)
+@cases(150)
 @given(st.data(), st.integers(1, 4))
 def test_exact_rule_is_best_on_the_other_folds_and_lowest_among_equals(data, folds):
     same = data.draw(pair_flags())
@@ -134,7 +135,7 @@ def test_exact_rule_is_best_on_the_other_folds_and_lowest_among_equals(data, fol
         assert accuracy == np.mean((distance[test] < threshold) == same[test])
 
 
-@settings(max_examples=100, deadline=None)
+@cases(100)
 @given(st.data())
 def test_best_rule_is_the_maximum_over_the_whole_roc(data):
     same = data.draw(pair_flags())
@@ -151,7 +152,7 @@ def test_folds_are_cut_as_scikit_learn_cuts_them(pairs, folds):
         assert fold_sizes(pairs, folds).tolist() == [len(test) for _, test in splits(pairs, folds)]
 
 
-@settings(max_examples=80, deadline=None)
+@cases(80)
 @given(st.data())
 def test_folds_can_be_named_pair_by_pair(data):
     same = data.draw(pair_flags())

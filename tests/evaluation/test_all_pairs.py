@@ -6,7 +6,8 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from cases import cases
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedvisage.core.errors import FedVisageError
@@ -35,7 +36,7 @@ def dense(embeddings, labels):
     return scores[True], scores[False]
 
 
-@settings(max_examples=120, deadline=None)
+@cases(120)
 @given(labelled_embeddings(), st.integers(1, 50), st.sampled_from([np.float32, np.float64]))
 def test_blocks_equal_the_dense_reference(case, block, dtype):
     embeddings, labels = case

@@ -6,7 +6,8 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from cases import cases
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.interpolate import interp1d
 from scipy.optimize import brentq
@@ -22,7 +23,7 @@ def labelled(genuine, impostor):
     return np.repeat([1, 0], [len(genuine), len(impostor)]), np.concatenate([genuine, impostor])
 
 
-@settings(max_examples=150, deadline=None)
+@cases(150)
 @given(some_scores, some_scores)
 def test_roc_has_every_point_of_scikit_learn(genuine, impostor):
     far, tar, threshold = roc_curve(*labelled(genuine, impostor), drop_intermediate=False)
@@ -32,7 +33,7 @@ def test_roc_has_every_point_of_scikit_learn(genuine, impostor):
     assert np.array_equal(curve.threshold, threshold)
 
 
-@settings(max_examples=100, deadline=None)
+@cases(100)
 @given(some_scores, some_scores)
 def test_every_point_counts_the_scores_that_reach_its_threshold(genuine, impostor):
     curve = det(genuine, impostor)
@@ -41,7 +42,7 @@ def test_every_point_counts_the_scores_that_reach_its_threshold(genuine, imposto
         assert frr == sum(s < threshold for s in genuine) / len(genuine)
 
 
-@settings(max_examples=60, deadline=None)
+@cases(60)
 @given(some_scores, some_scores)
 def test_det_contains_scikit_learns_points(genuine, impostor):
     curve = det(genuine, impostor)
@@ -50,7 +51,7 @@ def test_det_contains_scikit_learns_points(genuine, impostor):
     assert set(zip(far, frr, strict=True)) <= points
 
 
-@settings(max_examples=150, deadline=None)
+@cases(150)
 @given(some_scores, some_scores)
 def test_area_is_the_share_of_couples_in_order_with_ties_half(genuine, impostor):
     couples = sum(Fraction(1 + (g > i) - (g < i), 2) for g in genuine for i in impostor)
@@ -58,7 +59,7 @@ def test_area_is_the_share_of_couples_in_order_with_ties_half(genuine, impostor)
     assert auc(genuine, impostor) == pytest.approx(roc_auc_score(*labelled(genuine, impostor)), abs=1e-12)
 
 
-@settings(max_examples=150, deadline=None)
+@cases(150)
 @given(some_scores, some_scores)
 def test_equal_error_rate_is_where_the_roc_crosses_the_diagonal(genuine, impostor):
     far, tar, _ = roc_curve(*labelled(genuine, impostor))

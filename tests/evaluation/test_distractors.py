@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from cases import cases
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedvisage.core.errors import FedVisageError
@@ -27,7 +28,7 @@ def cosines(a, b):
     return a @ b.T / np.linalg.norm(a, axis=1)[:, None] / np.linalg.norm(b, axis=1)
 
 
-@settings(max_examples=300)
+@cases(300)
 @given(trials(), st.integers(1, 30), st.integers(0, 40), st.sampled_from([np.float32, np.float64]))
 def test_blocks_give_the_plain_count(case, block, pending, dtype):
     probes, ids, distractors, noisy = case

@@ -6,7 +6,8 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from cases import cases
+from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
@@ -66,7 +67,7 @@ def test_a_writer_that_breaks_its_promise_leaves_nothing_behind(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@settings(max_examples=150)
+@cases(150)
 @given(st.data())
 def test_damaged_files_are_refused_and_never_crash(tmp_path_factory, data):
     vectors, labels = some()

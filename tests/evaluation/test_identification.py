@@ -7,7 +7,8 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from cases import cases
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedvisage.core.errors import FedVisageError
@@ -47,7 +48,7 @@ def dense(probes, probe_ids, gallery, gallery_ids):
     ]
 
 
-@settings(max_examples=400)
+@cases(400)
 @given(searches(), st.integers(1, 40), st.sampled_from([np.float32, np.float64]))
 def test_a_search_in_blocks_is_the_dense_search(case, block, dtype):
     reference = dense(*case)
@@ -66,7 +67,7 @@ def test_a_search_in_blocks_is_the_dense_search(case, block, dtype):
     assert few.largest.tolist() == everything[:3]
 
 
-@settings(max_examples=300)
+@cases(300)
 @given(searches(), st.integers(1, 25))
 def test_rank_k_counts_probes_whose_mate_beats_all_but_k_minus_one_others(case, k):
     reference = dense(*case)
@@ -84,7 +85,7 @@ def test_rank_k_counts_probes_whose_mate_beats_all_but_k_minus_one_others(case, 
 fpirs = st.one_of(st.sampled_from([1.0, 0.5, 0.3, 0.29, 0.1, 0.01]), st.floats(0.001, 1), st.fractions(0.01, 1))
 
 
-@settings(max_examples=400)
+@cases(400)
 @given(searches(), fpirs)
 def test_pair_count_is_the_published_loop(case, fpir):
     reference = dense(*case)
@@ -99,7 +100,7 @@ def test_pair_count_is_the_published_loop(case, fpir):
     assert math.isnan(tpir_at_fpir(*case, fpir, "pair-count")) == (Fraction(str(fpir)) * len(reference) < 1)
 
 
-@settings(max_examples=400)
+@cases(400)
 @given(searches(), fpirs, st.sampled_from(["nist", "exact"]))
 def test_nist_counts_searches_that_raise_an_alarm_and_asks_for_the_first_rank(case, fpir, convention):
     reference = dense(*case)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from cases import cases
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedvisage.core.errors import FedVisageError
 from fedvisage.evaluation import make_pairs
 
 
-@settings(max_examples=100, deadline=None)
+@cases(100)
 @given(
     images=st.lists(st.integers(2, 6), min_size=6, max_size=40),
     folds=st.integers(1, 3),

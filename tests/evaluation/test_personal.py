@@ -7,7 +7,8 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from cases import cases
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedvisage.core.errors import FedVisageError
@@ -31,7 +32,7 @@ def unit(vectors):
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
-@settings(max_examples=250)
+@cases(250)
 @given(parties(), st.integers(1, 50), st.sampled_from([np.float32, np.float64]))
 def test_both_variants_are_the_plain_enumeration(case, columns, dtype):
     test, labels, train, train_labels = case

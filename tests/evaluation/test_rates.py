@@ -7,7 +7,8 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from cases import cases
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.interpolate import interp1d
 from sklearn.metrics import roc_curve
@@ -32,7 +33,7 @@ def sklearn_roc(genuine, impostor, **options):
     return roc_curve([1] * len(genuine) + [0] * len(impostor), [*genuine, *impostor], **options)
 
 
-@settings(max_examples=300, deadline=None)
+@cases(300)
 @given(some_scores, some_scores, some_far)
 def test_exact_is_the_most_that_any_threshold_gives_within_the_target(genuine, impostor, far):
     rate = allow(genuine, impostor, far, "exact")
@@ -49,7 +50,7 @@ def test_exact_is_the_most_that_any_threshold_gives_within_the_target(genuine, i
     assert rate.threshold == sorted([-math.inf, *impostor], reverse=True)[allowed]
 
 
-@settings(max_examples=150, deadline=None)
+@cases(150)
 @given(some_scores, some_scores, some_far)
 def test_nearest_is_the_flipped_roc_of_scikit_learn(genuine, impostor, far):
     fars, tars, thresholds = (points[::-1] for points in sklearn_roc(genuine, impostor))
@@ -58,7 +59,7 @@ def test_nearest_is_the_flipped_roc_of_scikit_learn(genuine, impostor, far):
     assert (rate.value, rate.measured_far, rate.threshold) == (tars[chosen], fars[chosen], thresholds[chosen])
 
 
-@settings(max_examples=150, deadline=None)
+@cases(150)
 @given(some_scores, some_scores, some_far)
 def test_facepy_accepts_the_threshold_itself(genuine, impostor, far):
     allowed = math.floor(Fraction(str(far)) * len(impostor))
@@ -69,14 +70,14 @@ def test_facepy_accepts_the_threshold_itself(genuine, impostor, far):
     assert rate.measured_far == sum(i >= threshold for i in impostor) / len(impostor)
 
 
-@settings(max_examples=150, deadline=None)
+@cases(150)
 @given(some_scores, some_scores, some_far)
 def test_interpolated_is_linear_interpolation_of_scikit_learns_roc(genuine, impostor, far):
     fars, tars, _ = sklearn_roc(genuine, impostor)
     assert allow(genuine, impostor, far, "interpolated").value == float(interp1d(fars, tars)(float(far)))
 
 
-@settings(max_examples=100, deadline=None)
+@cases(100)
 @given(some_scores, some_scores, some_far)
 def test_histogram_counts_cosines_in_bins_of_a_thousandth(genuine, impostor, far):
     counts = np.zeros((2001, 2))
@@ -97,7 +98,7 @@ def test_histogram_counts_cosines_in_bins_of_a_thousandth(genuine, impostor, far
         assert rate == pytest.approx(float(np.interp(float(far), [lowest[0], nearest[0]], [lowest[2], nearest[2]])))
 
 
-@settings(max_examples=150, deadline=None)
+@cases(150)
 @given(some_scores, some_scores, st.lists(some_far, max_size=4), st.sampled_from(CONVENTIONS))
 def test_several_rates_at_once_are_the_single_ones(genuine, impostor, fars, convention):
     together = tars_at_fars(genuine, impostor, fars, convention)

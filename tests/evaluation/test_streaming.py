@@ -6,7 +6,8 @@ from itertools import chain
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from cases import cases
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedvisage.core.errors import FedVisageError
@@ -18,7 +19,7 @@ blocks = st.lists(
 )
 
 
-@settings(max_examples=200)
+@cases(200)
 @given(blocks, st.integers(0, 20), st.integers(0, 3))
 def test_the_largest_of_a_stream_are_those_of_the_whole(parts, size, slack):
     with pytest.MonkeyPatch.context() as patch:
@@ -30,7 +31,7 @@ def test_the_largest_of_a_stream_are_those_of_the_whole(parts, size, slack):
     assert largest.descending().tolist() == sorted(chain(*parts), reverse=True)[:size]
 
 
-@settings(max_examples=200)
+@cases(200)
 @given(blocks, st.integers(1, 20), st.integers(0, 3))
 def test_more_can_be_kept_down_to_a_bound_of_the_callers(parts, size, slack):
     """Asked for: everything with the same first decimal as the size-th largest, and the largest value below that."""

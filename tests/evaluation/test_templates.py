@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from cases import cases
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedvisage.core.errors import FedVisageError
@@ -41,7 +42,7 @@ def template_lists(draw):
     return embeddings, chosen[:, 0], chosen[:, 1], media, rng.uniform(0.1, 1, images)
 
 
-@settings(max_examples=300)
+@cases(300)
 @given(template_lists(), st.booleans(), st.booleans(), st.integers(1, 50))
 def test_pooling_is_the_plain_loop_under_every_switch(case, keep_norm, with_detector, block):
     embeddings, image, template, media, detector = case

@@ -27,8 +27,8 @@ from fedvisage.recognise import calibration_of
 ROLES: dict[str, dict[str, Any]] = {
     "feduda": {
         "partition.groups": {
-            "source": {"role": "source", "identities_per_party": 3},
-            "target": {"role": "target", "identities_per_party": 3},
+            "source": {"role": "source", "parties": 1, "identities_per_party": 3},
+            "target": {"role": "target", "parties": 2, "identities_per_party": 3},
         },
         "method.pretrain_rounds": 1,
     },
@@ -187,19 +187,32 @@ def test_sources_targets_and_validators_are_hosts_like_any_other(name: str, tmp_
     here, there = tmp_path / "here", tmp_path / "there"
     fv.run(recipe, out=here)
     with started(tmp_path, recipe) as hosts:
+        assert len(hosts.deployment.roles) == 3
         assert len(set(hosts.deployment.roles.values())) == 2
         meeting = let_meet(hosts) if recipe.weighting.get("overlap") else []
         fv.run(recipe, out=there, on=hosts.folder)
         assert all((hosts.deployment.party(party) / "at-work").exists() for party in meeting)
+        if meeting:
+            killed = tmp_path / "killed"
+            for party, task in zip(meeting, OVERLAPPED, strict=True):
+                hosts.faults(party, {task: "kill"})
+            fv.run(recipe, out=killed, on=hosts.folder)
+            assert "the job was lost" in (killed / "failures.log").read_text()
+            assert (here / "model.safetensors").read_bytes() == (killed / "model.safetensors").read_bytes()
+            assert rows(here) == rows(killed)
     assert (here / "model.safetensors").read_bytes() == (there / "model.safetensors").read_bytes()
     assert rows(here) == rows(there)
     assert not (there / "failures.log").exists()
 
 
+OVERLAPPED = ("train 2", "validate 1")
+"""What a trainer and a validator do at the same time where the search overlaps with training."""
+
+
 def let_meet(hosts: Hosts) -> list[str]:
     """A trainer of the second round and a validator of the first go on only once both are at work."""
     roles = hosts.deployment.roles
-    trainer, validator = (min(party for party in roles if roles[party] == role) for role in ("trainer", "validator"))
-    hosts.faults(trainer, {"train 2": f"meet {validator}"})
-    hosts.faults(validator, {"validate 1": f"meet {trainer}"})
-    return [trainer, validator]
+    pair = [min(party for party in roles if roles[party] == role) for role in ("trainer", "validator")]
+    for party, other, task in zip(pair, reversed(pair), OVERLAPPED, strict=True):
+        hosts.faults(party, {task: f"meet {other}"})
+    return pair
