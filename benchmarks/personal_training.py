@@ -46,7 +46,8 @@ def measure(scale: Scale) -> list[Row]:
     def epoch() -> None:
         party.load(parcel)
         trainer = method.trainer(party, model, method._others(party, parcel))
-        trainer.fit(images, method.total_loss(party, trainer.others, parcel), Streams(1, "train"))
+        loss, onlookers = method.total_loss(trainer.others), method.onlookers(party)
+        trainer.fit(images, loss, Streams(1, "train"), onlookers=onlookers)
 
     def passes() -> None:
         model.train()

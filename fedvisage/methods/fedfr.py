@@ -135,8 +135,8 @@ class FedFR(FedAvg):
         trainer = self.trainer(party, model, self._others(party, parcel))
         if self.keeps_momentum:
             trainer.restore(party.state.get("optimiser", {}))
-        loss = self.total_loss(party, trainer.others, parcel)
-        fit = trainer.fit(images, loss, party.streams.child("train"), self.correction(party, parcel))
+        loss, onlookers = self.total_loss(trainer.others), self.onlookers(party)
+        fit = trainer.fit(images, loss, party.streams.child("train"), self.correction(party, parcel), onlookers)
         if self.keeps_momentum:
             party.state["optimiser"] = trainer.state()
         self._keep(party, trainer.values())
@@ -178,22 +178,26 @@ class FedFR(FedAvg):
         found: NDArray[np.int64] = hard_negatives(ours, theirs, self.threshold).numpy()
         return found
 
-    def total_loss(self, party: Party, others: Mapping[str, Tensor], parcel: Parcel) -> Loss:
+    def total_loss(self, others: Mapping[str, Tensor]) -> Loss:
         """Eq. 3 + contrastive * eq. 5 + branch_weight * eq. 6 of a batch."""
         criterion = loss_of(self.training)
-        frozen = self._frozen(party) if self.contrastive else None
 
         def loss(features: Tensor, batch: Batch) -> Tensor:
             value = criterion(features, _class_embeddings(others), batch.labels)
-            if frozen is not None:
-                with torch.no_grad():
-                    near, far = (network.features_of(batch.images) for network in frozen)
+            if self.contrastive:
+                near, far = batch.looked_on
                 value = value + self.contrastive * model_contrastive(features, near, far, self.temperature)
             if self.branch != "none":
                 value = value + self.branch_weight * self.branch_loss(features, others, batch.labels)
             return value
 
         return loss
+
+    def onlookers(self, party: Party) -> tuple[Backbone, ...]:
+        """The round's global model and the party's last local one, which is the global one before it has trained."""
+        if not self.contrastive:
+            return ()
+        return party.weights.twin("global", {}), party.weights.twin("previous", party.state.get(LOCAL, {}))
 
     def branch_loss(self, features: Tensor, others: Mapping[str, Tensor], labels: Tensor) -> Tensor:
         """Eq. 6 on transformed features (or CosFace over the party's people, Table 2); public images are nobody."""
@@ -231,15 +235,16 @@ class FedFR(FedAvg):
         work = self.training.model_copy(update={"epochs": self.second_stage_epochs, "steps": None})
         alone = self.model_copy(update={"training": work})
         trainer = alone.trainer(party, model, {name: others[name] for name in (EMBEDDINGS, PUBLIC) if name in others})
-        fit = trainer.fit(images, alone.second_loss(party, trainer.others), party.streams.child("adapt"))
+        teacher = [party.weights.twin("global", {})] if self.second_stage == "distil" else []
+        loss = alone.second_loss(trainer.others)
+        fit = trainer.fit(images, loss, party.streams.child("adapt"), onlookers=teacher)
         party.state[ADAPTED] = party.weights.all()
         return Parcel(statistics={"loss": fit.loss})
 
-    def second_loss(self, party: Party, others: Mapping[str, Tensor]) -> Loss:
+    def second_loss(self, others: Mapping[str, Tensor]) -> Loss:
         """CosFace, and for `distil` the divergence from the global model's logits."""
         criterion, heat = loss_of(self.training), self.distil_temperature
         loss_scale = self.training.scale or float(str(loss_options(self.training.loss).get("scale", 1.0)))
-        teacher = party.weights.twin("global", {})
         fixed = unit(_class_embeddings(others).detach().clone())
 
         def loss(features: Tensor, batch: Batch) -> Tensor:
@@ -247,8 +252,8 @@ class FedFR(FedAvg):
             if self.second_stage == "fine-tune":
                 return value
             scale = loss_scale / heat
-            with torch.no_grad():
-                wanted = functional.log_softmax(scale * unit(teacher.features_of(batch.images)) @ fixed.T, dim=1)
+            [teachers] = batch.looked_on
+            wanted = functional.log_softmax(scale * unit(teachers) @ fixed.T, dim=1)
             given = functional.log_softmax(scale * unit(features) @ unit(_class_embeddings(others)).T, dim=1)
             apart = functional.kl_div(given, wanted, log_target=True, reduction="batchmean")
             return value + self.distil_weight * heat**2 * apart
@@ -278,10 +283,6 @@ class FedFR(FedAvg):
         party.state[EMBEDDINGS] = values[EMBEDDINGS]
         if self.branch != "none":
             party.state[BRANCH] = {name: values[name] for name in party.state[BRANCH]}
-
-    def _frozen(self, party: Party) -> tuple[Backbone, Backbone]:
-        """The round's global model and the party's last local one, which is the global one before it has trained."""
-        return party.weights.twin("global", {}), party.weights.twin("previous", party.state.get(LOCAL, {}))
 
 
 def _class_embeddings(others: Mapping[str, Tensor]) -> Tensor:

@@ -24,12 +24,13 @@ from fedvisage.faces.faceset import Features
 class Batch(NamedTuple):
     """Images (n, H, W, 3) uint8, or what frozen stages made of them (n, C, h, w) float32: what `features_of` takes.
 
-    With them their labels (n,) and their numbers in the set (n,).
+    With them their labels (n,), their numbers in the set (n,), and what networks that only look on make of them (n, d).
     """
 
     images: Tensor
     labels: Tensor
     indices: NDArray[np.int64]
+    looked_on: tuple[Tensor, ...] = ()
 
 
 def batches(

@@ -28,7 +28,7 @@ from fedvisage.methods.pfm import PFM
 from fedvisage.methods.pfm_fedfr import PFMFedFR
 from fedvisage.models import personalised
 from fedvisage.privacy import read_ledger
-from fedvisage.training import batches
+from fedvisage.training import Batch, batches
 from fedvisage.training.views import Mixture, Part
 
 WORK = Training(loss="cosface", scale=30.0, margin=0.4, batch_size=16, epochs=2, learning_rate=0.002, weight_decay=1e-3)
@@ -217,21 +217,15 @@ def test_the_second_stage_adapts_the_last_global_model_at_each_party(stage: str,
 
 def test_distilling_adds_the_divergence_from_the_global_models_logits() -> None:
     """Weight times T² times the mean over images of Σ p (log p - log q), with p the frozen global model's."""
-    weights = Weights(network())
-    party: Any = type("P", (), {"weights": weights})
     images = torch.from_numpy(FACES.images.read(np.array(OWN["bob"])))
-    batch: Any = type("B", (), {"images": images, "labels": torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])})
+    with torch.no_grad():
+        teachers = network().eval().features_of(images)
+    batch = Batch(images, torch.tensor([0, 0, 0, 0, 1, 1, 1, 1]), np.array(OWN["bob"]), (teachers,))
     others = {"class_embeddings": random_head("bob", 2)}
     options: Any = {"training": WORK, "public": "none", "distil_weight": 3.0, "distil_temperature": 2.0}
-    plain, distilled = (
-        FedFR(second_stage=stage, **options).second_loss(party, others) for stage in ("fine-tune", "distil")
-    )
+    plain, distilled = (FedFR(second_stage=stage, **options).second_loss(others) for stage in ("fine-tune", "distil"))
     features = torch.randn(8, 128, generator=torch.Generator().manual_seed(5))
-    teacher = network().eval()
-    with torch.no_grad():
-        logits = [
-            30 / 2.0 * unit(f) @ unit(others["class_embeddings"]).T for f in (teacher.features_of(images), features)
-        ]
+    logits = [30 / 2.0 * unit(f) @ unit(others["class_embeddings"]).T for f in (teachers, features)]
     total = 0.0
     for wanted, given in zip(*(rows.double().softmax(dim=1) for rows in logits), strict=True):
         total += float((wanted * (wanted.log() - given.log())).sum())
