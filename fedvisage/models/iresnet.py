@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from fedvisage.models.backbone import Backbone, BackboneMetadata, Stage
 from fedvisage.models.creation import IMAGE_MULTIPLE, register_backbone
+from fedvisage.models.prelu import PReLU
 
 
 class Block(nn.Module):
@@ -30,7 +31,7 @@ class Block(nn.Module):
         self.bn1 = nn.BatchNorm2d(inputs)
         self.conv1 = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
         self.bn2 = nn.BatchNorm2d(outputs)
-        self.prelu = nn.PReLU(outputs)
+        self.prelu = PReLU(outputs)
         self.conv2 = nn.Conv2d(outputs, outputs, 3, stride, padding=1, bias=False)
         self.bn3 = nn.BatchNorm2d(outputs)
         self.downsample: nn.Module | None = None
@@ -65,7 +66,7 @@ class IResNet(Backbone):
         self.memory_format = memory_format
         self.conv1 = nn.Conv2d(3, widths[0], 3, stem_stride, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(widths[0])
-        self.prelu = nn.PReLU(widths[0])
+        self.prelu = PReLU(widths[0])
         strides = (2 // stem_stride, 2, 2, 2)
         self.layer1, self.layer2, self.layer3, self.layer4 = (
             nn.Sequential(Block(inputs, outputs, stride), *(Block(outputs, outputs, 1) for _ in range(depth - 1)))

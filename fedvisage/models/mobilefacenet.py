@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from fedvisage.models.backbone import Backbone, BackboneMetadata, Stage
 from fedvisage.models.creation import IMAGE_MULTIPLE, register_backbone
+from fedvisage.models.prelu import PReLU
 
 STEM_WIDTH = 64
 LAST_WIDTH = 512
@@ -25,7 +26,7 @@ def convolution(
 ) -> nn.Sequential:
     """A convolution with BatchNorm and, unless `linear`, PReLU."""
     layers = [nn.Conv2d(inputs, outputs, kernel, stride, padding, groups=groups, bias=False), nn.BatchNorm2d(outputs)]
-    return nn.Sequential(*layers) if linear else nn.Sequential(*layers, nn.PReLU(outputs))
+    return nn.Sequential(*layers) if linear else nn.Sequential(*layers, PReLU(outputs))
 
 
 class Bottleneck(nn.Module):

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from fedvisage.models.backbone import Backbone, BackboneMetadata, Stage
 from fedvisage.models.creation import IMAGE_MULTIPLE, register_backbone
+from fedvisage.models.prelu import PReLU
 
 WIDTHS = (64, 128, 256, 512)
 
@@ -25,9 +26,9 @@ class Block(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(width, width, 3, padding=1, bias=False)
-        self.prelu1 = nn.PReLU(width)
+        self.prelu1 = PReLU(width)
         self.conv2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
-        self.prelu2 = nn.PReLU(width)
+        self.prelu2 = PReLU(width)
 
     def forward(self, x: Tensor) -> Tensor:
         """Add what the block has learnt to its input."""
@@ -45,7 +46,7 @@ class Sphere(Backbone):
         for width, depth in zip(WIDTHS, blocks, strict=True):
             stages.append(
                 nn.Sequential(
-                    nn.Conv2d(inputs, width, 3, 2, padding=1), nn.PReLU(width), *(Block(width) for _ in range(depth))
+                    nn.Conv2d(inputs, width, 3, 2, padding=1), PReLU(width), *(Block(width) for _ in range(depth))
                 )
             )
             inputs = width
