@@ -213,15 +213,14 @@ def _show(name: str, scale: str, kept: Path) -> None:
     for column in columns:
         measure = column.by[scale]
         print(f"  {column.name}: {measure.metric} on {measure.what}")
-    lines = []
-    for row in study.rows:
-        line = [row.label]
-        for column in columns:
-            ours = numbers.get(row.name, {}).get(column.name)
-            line += [_number(row.paper.get(column.name)), _ours(ours)]
-        lines.append(line)
-    heads = [part for column in columns for part in (f"{column.name}, paper", "ours")]
-    show_table(["", *heads], lines)
+    shown: dict[str, list[str]] = {"": [row.label for row in study.rows]}
+    for column in columns:
+        shown[column.name] = [_ours(numbers.get(row.name, {}).get(column.name)) for row in study.rows]
+        if any(column.name in row.paper for row in study.rows):
+            shown[f"paper's {column.name}"] = [_number(row.paper.get(column.name)) for row in study.rows]
+    show_table(list(shown), zip(*shown.values(), strict=True))
+    if any(text.endswith(")") for column in columns for text in shown[column.name]):
+        print("in brackets: at the round chosen on validation people")
     counts = agreement(found)
     beyond = f"{counts['clear']} of them beyond chance; {counts['against']} clearly the other way round"
     print(f"\n{counts['agree']} of {counts['orderings']} orderings are the paper's ({beyond})")
@@ -244,5 +243,5 @@ def _ours(entry: Entry | None) -> str:
     if entry is None or math.isnan(entry.mean):
         return "-"
     spread = "" if math.isnan(entry.spread) else f" ± {entry.spread:.2f}"
-    best = "" if math.isnan(entry.chosen) else f" (chosen round {entry.chosen:.2f})"
+    best = "" if math.isnan(entry.chosen) else f" ({entry.chosen:.2f})"
     return f"{entry.mean:.2f}{spread}{best}"
