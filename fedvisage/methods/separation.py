@@ -252,14 +252,19 @@ class Cosine(Separation):
     strength: Annotated[float, Field(ge=0)] = 20.0
     normalised: bool = False
     """Cosines instead of the paper's raw inner products."""
+    reduction: Literal["mean", "sum"] = "mean"
+    """Over all people, or the paper's sum, which grows without bound from λη = 2 / people on."""
 
     def server_cost(self, classes: int, size: int) -> Mapping[str, float]:
         """Sums over all classes."""
         return {"operations": 4.0 * classes * size, "memory": 16.0 * classes * size}
 
     def regulariser(self, embeddings: Tensor, owner: Tensor, identity: Tensor | None) -> ValueAndGradient:
-        """The sum of all inner products across parties."""
-        return cosine_regulariser_gradient(embeddings, owner, identity, normalised=self.normalised)
+        """All inner products across parties: for a person the sum over the others, or that over the number of people."""
+        found = cosine_regulariser_gradient(embeddings, owner, identity, normalised=self.normalised)
+        if self.reduction == "sum":
+            return found
+        return ValueAndGradient(found.value / len(embeddings), found.gradient.div_(len(embeddings)))
 
 
 class Reading(NamedTuple):

@@ -68,9 +68,10 @@ def by_hand(ran: Ran, rounds: int, step: Callable[[Tensor], Tensor], anchor: flo
     [
         (GradientCorrection(strength=STEP, form="softmax"), lambda w: gradient_correction(w, OWNER)),
         (GradientCorrection(strength=STEP), lambda w: gradient_correction(w, OWNER, form="cosface")),
-        (Cosine(strength=STEP), lambda w: cosine_regulariser(w, OWNER)),
+        (Cosine(strength=STEP), lambda w: cosine_regulariser(w, OWNER) / len(OWNER)),
+        (Cosine(strength=STEP, reduction="sum"), lambda w: cosine_regulariser(w, OWNER)),
     ],
-    ids=["softmax", "the loss's own form", "cosine"],
+    ids=["softmax", "the loss's own form", "cosine", "cosine, summed"],
 )
 def test_two_rounds_equal_a_loop_by_hand(part: Separation, dense: Regulariser, tmp_path: Path) -> None:
     part = part.model_copy(update={"training": WORK, "rounds": 2})
