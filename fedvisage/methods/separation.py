@@ -260,7 +260,7 @@ class Cosine(Separation):
         return {"operations": 4.0 * classes * size, "memory": 16.0 * classes * size}
 
     def regulariser(self, embeddings: Tensor, owner: Tensor, identity: Tensor | None) -> ValueAndGradient:
-        """All inner products across parties: for a person the sum over the others, or that over the number of people."""
+        """All inner products across parties; a person is moved by the others' sum, or by that over all people."""
         found = cosine_regulariser_gradient(embeddings, owner, identity, normalised=self.normalised)
         if self.reduction == "sum":
             return found
