@@ -201,7 +201,9 @@ class Guard(Section):
     norm_bound: Positive | None = None
     """Largest accepted norm of a backbone update."""
     norm_multiple: Positive | None = 20.0
-    """Or: this many times the median norm accepted in earlier rounds."""
+    """Or: this many times the median norm accepted in earlier rounds..."""
+    norm_floor: Annotated[float, Field(ge=0)] = 0.001
+    """...or this share of the norm of the model that went down, if that is more: training may begin with tiny updates."""
     max_samples: Count = 100_000_000
 
 

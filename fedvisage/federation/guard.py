@@ -1,7 +1,8 @@
 """The guard before aggregation: an answer is counted only if it is exactly what was asked for.
 
 Each check refuses by name. The norm bound is a number of the recipe or a multiple of norms accepted in earlier rounds,
-never of the same round, so that the verdict on one answer cannot depend on another's arrival.
+never of the same round, so that the verdict on one answer cannot depend on another's arrival; updates that are small
+beside the model itself pass whatever came before.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ class Guard:
     joined: Mapping[str, Joined]
     norm_bound: float | None
     max_samples: int
+    norm_floor: float = 0.0
+    """Share of the norm of what went down up to which no update is beyond the bound."""
 
     def __post_init__(self) -> None:
         self._answered: set[str] = set()
@@ -76,7 +79,9 @@ class Guard:
             if group == BACKBONE:
                 norm = size
         if self.norm_bound is not None and norm > self.norm_bound:
-            raise Refused(f"backbone update has norm {norm:.4g}, beyond the bound {self.norm_bound:.4g}")
+            limit = max(self.norm_bound, self.norm_floor * self._norm(sent.get(BACKBONE), {}))
+            if norm > limit:
+                raise Refused(f"backbone update has norm {norm:.4g}, beyond the bound {limit:.4g}")
         return norm
 
     def _check_size(self, answer: Parcel, expected: Mapping[str, Layout]) -> None:

@@ -292,6 +292,7 @@ class Federation:
             book.joined,
             bound(limits.norm_bound, limits.norm_multiple, book.norms) if phase.trains else None,
             limits.max_samples,
+            limits.norm_floor if limits.norm_bound is None else 0.0,
         )
         aggregator = Aggregator(
             phase,

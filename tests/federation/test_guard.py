@@ -166,6 +166,19 @@ def test_an_update_beyond_the_bound_is_refused_with_both_numbers() -> None:
     assert check(good(), by=guard(norm_bound=4.25)) == pytest.approx(4.2426, abs=1e-4)
 
 
+def test_an_update_that_is_small_beside_the_model_is_not_beyond_the_bound() -> None:
+    """A change of norm 4.24 to a model of norm 1000 times the square root of six."""
+    down, answer = sent(), good()
+    down.tensors[BACKBONE], answer.tensors[BACKBONE] = (
+        {"w": torch.full((2, 3), 1000.0 + step), "b": torch.full((3,), 2.0 * step)} for step in (0, 1)
+    )
+    expected = {group: layout(down[group]) for group in PHASE.up}
+    passes = guard(norm_bound=0.1, norm_floor=0.0018)
+    assert passes.check("ann", answer, expected, down) == pytest.approx(4.2426, abs=1e-4)
+    with pytest.raises(Refused, match=r"norm 4\.243, beyond the bound 4\.164"):
+        guard(norm_bound=0.1, norm_floor=0.0017).check("ann", answer, expected, down)
+
+
 def test_counts_at_joining_are_only_bounded() -> None:
     phase = Phase("join", "start", reports=("samples",), may_report=("classes",), counts=True)
     by = Guard(phase, STAMP, frozenset({"ann"}), {}, None, 1000)
