@@ -203,7 +203,7 @@ class Guard(Section):
     norm_multiple: Positive | None = 20.0
     """Or: this many times the median norm accepted in earlier rounds..."""
     norm_floor: Annotated[float, Field(ge=0)] = 0.001
-    """...or this share of the norm of the model that went down, if that is more: training may begin with tiny updates."""
+    """...or this share of the norm of the model that went down, if that is more: training may begin with tiny ones."""
     max_samples: Count = 100_000_000
 
 
