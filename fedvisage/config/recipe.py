@@ -202,7 +202,7 @@ class Guard(Section):
     """Largest accepted norm of a backbone update."""
     norm_multiple: Positive | None = 20.0
     """Or: this many times the median norm accepted in earlier rounds..."""
-    norm_floor: Annotated[float, Field(ge=0)] = 0.001
+    norm_floor: Annotated[float, Field(ge=0)] = 0.01
     """...or this share of the norm of the model that went down, if that is more: training may begin with tiny ones."""
     max_samples: Count = 100_000_000
 
