@@ -203,6 +203,29 @@ def test_the_momentum_is_that_of_the_summed_gradients_iff_the_weights_sum_to_one
     assert torch.allclose(after, BETA * momentum + summed, atol=1e-9) == (total == 1.0)
 
 
+def test_the_first_rounds_of_pfm_move_the_backbone_less() -> None:
+    """Under a constant gradient: PFM's momentum builds up over rounds, a local optimiser's over steps.
+
+    After 25 rounds of 8 steps that is 8 * sum(1 - 0.9^r) = 133.2 against 200 - 9 = 191.0 times what each adds up to.
+    """
+    rounds, steps, rate, gradient = 25, 8, 0.01, torch.ones(1, dtype=torch.float64)
+    kept = torch.zeros(1, dtype=torch.float64, requires_grad=True)
+    optimiser = torch.optim.SGD([kept], rate, BETA)
+    theta, momentum = torch.zeros(1, dtype=torch.float64, requires_grad=True), torch.zeros(1, dtype=torch.float64)
+    for _ in range(rounds):
+        before, correct = theta.detach().clone(), add_constant({"theta": momentum}, BETA / steps)
+        for _ in range(steps):
+            kept.grad, theta.grad = gradient.clone(), gradient.clone()
+            optimiser.step()
+            with torch.no_grad():
+                correct({"theta": theta})
+                theta -= rate * theta.grad
+        momentum = momentum_between({"theta": before}, {"theta": theta.detach()}, rate)["theta"]
+    amplified = -rate / (1 - BETA)
+    assert float(theta) == pytest.approx(133.169 * amplified, rel=1e-5)
+    assert float(kept) == pytest.approx(191.0 * amplified, rel=1e-5)
+
+
 def test_parties_that_derive_the_momentum_end_at_the_same_bits(tmp_path: Path) -> None:
     work = WORK.model_copy(update={"schedule": "steps", "milestones": (1,), "decay": 0.5})
     sent = federate(tmp_path / "sent", PFM(training=work, rounds=3), rounds=3)
