@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import resource
 import time
@@ -17,6 +16,7 @@ from typing import Any, Literal
 from fedvisage.build import CACHE, START, HostMaker, Parts, make_transport, open_faces
 from fedvisage.config import Recipe
 from fedvisage.core.codec import save_state
+from fedvisage.core.memory import give_back
 from fedvisage.core.parcel import BACKBONE, BUFFERS
 from fedvisage.core.randomness import Streams
 from fedvisage.core.weights import Weights, snapshot
@@ -60,7 +60,7 @@ def peak_mb() -> float:
 
 def peak_above(work: Callable[[], object]) -> float:
     """MB by which the process grows, at most, while `work` runs; what was freed before is given back first."""
-    ctypes.CDLL(None).malloc_trim(0)
+    give_back()
     before = _status("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the peak so far is forgotten
     work()
