@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from fedvisage.core.codec import pack
 from fedvisage.core.errors import FedVisageError, nearest
 from fedvisage.models.backbone import Backbone
-from fedvisage.models.creation import build_on_meta
+from fedvisage.models.creation import allocate, build_on_meta
 
 KEY = "fedvisage"
 FORMAT = 1
@@ -140,7 +140,8 @@ def _fill(backbone: Backbone, tensors: Mapping[str, Tensor], what: str) -> Backb
                 f"{what}: '{key}' is {tensor.dtype} {tuple(tensor.shape)} where {name} has "
                 f"{wanted.dtype} {tuple(wanted.shape)}"
             )
-    backbone.to_empty(device="cpu").load_state_dict(tensors)
+    allocate(backbone)
+    backbone.load_state_dict(tensors)
     return backbone.eval()
 
 

@@ -16,7 +16,7 @@ from torch import nn
 
 from fedvisage.core.errors import FedVisageError, nearest
 from fedvisage.models.backbone import Backbone
-from fedvisage.models.creation import build_on_meta
+from fedvisage.models.creation import allocate, build_on_meta
 from fedvisage.models.dlib_file import Layer, read_layers
 from fedvisage.models.files import load_model
 
@@ -101,7 +101,8 @@ def open_model(source: str | Path) -> Backbone:
 
 def load_dlib(path: str | Path) -> Backbone:
     """dlib's network from dlib's own file, each affine layer folded into the convolution before it."""
-    backbone = build_on_meta("dlib-resnet").to_empty(device="cpu")
+    backbone = build_on_meta("dlib-resnet")
+    allocate(backbone)
     convolutions = [layer for layer in backbone.modules() if isinstance(layer, nn.Conv2d)]
     matrix = next(layer for layer in backbone.modules() if isinstance(layer, nn.Linear))
     *layers, last = read_layers(path) or [Layer("", np.empty(0, np.float32), ())]
