@@ -277,7 +277,7 @@ def _processes() -> ForkServerContext | SpawnContext:
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["fedvisage", "torch._dynamo"])
+    context.set_forkserver_preload(["fedvisage"])
     return context
 
 

@@ -145,7 +145,7 @@ class _Worker:
         forks = "forkserver" in multiprocessing.get_all_start_methods()
         context: Any = multiprocessing.get_context("forkserver" if forks else "spawn")
         if forks:
-            context.set_forkserver_preload(["fedvisage", "fedvisage.studies", "torch._dynamo"])
+            context.set_forkserver_preload(["fedvisage", "fedvisage.studies"])
         self.cell = cell
         self.pipe: Connection
         self.pipe, theirs = context.Pipe()
