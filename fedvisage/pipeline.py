@@ -116,7 +116,9 @@ def run(
             with work:
                 work.starts = starts
                 scores = work.execute()
-    if work is not None:
+    ran, work = work is not None, None
+    if ran:
+        give_back()  # of many parties: their partition and states, before they are read again
         if on is None:
             write_map(folder)
         write_atomically(finished, [json.dumps(scores, indent=1).encode()])

@@ -17,6 +17,9 @@ from fedvisage.core.errors import FedVisageError
 LOG_TAIL = 8192
 WEIGHT = "weight/"
 """How the numbers that are parties' weights begin."""
+JOIN, EVALUATE = "join", "evaluate"
+KEPT = (JOIN, EVALUATE)
+"""Phases whose numbers are kept party by party."""
 
 
 class Named(BaseModel):
@@ -159,9 +162,9 @@ class Metrics:
             self.maps.setdefault(row.round, []).append((mixed, score))
         for party, reason in row.absent.items():
             self.absent.setdefault((row.round, row.phase, party), []).append(reason)
-        if row.phase == "join":
+        if row.phase == JOIN:
             self.joined |= row.parties
-        if row.phase == "evaluate":
+        if row.phase == EVALUATE:
             self.evaluated, self.evaluated_round = row.parties, row.round
             means = {name: row.number(name) for name in row.numbers() if name.endswith("_rank1")}
             self.evaluated_mean = {name: value for name, value in means.items() if value is not None}
@@ -243,6 +246,8 @@ def read_metrics(path: Path) -> Metrics:
     """Stream a metrics.jsonl."""
     metrics = Metrics()
     for number, table in read_lines(path):
+        if table.get("phase") not in KEPT:
+            table.pop("parties", None)
         metrics.add(_checked(Row, table, path, f"line {number}: "))
     return metrics
 
