@@ -191,7 +191,7 @@ class Faces:
         """Class of each image (N,), or None."""
         if self._identities is None:
             return None
-        if not np.isin(self._identities, self.people).all():
+        if self._like is not None and not np.isin(self._identities, self.people).all():
             raise FedVisageError("these images show people that the other view does not have")
         return np.searchsorted(self.people, self._identities).astype(np.int64)
 

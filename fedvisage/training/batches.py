@@ -97,15 +97,17 @@ def augment(pixels: NDArray[np.uint8], flip: bool, crop: int, rng: np.random.Gen
     What a shift uncovers repeats the image's border.
     """
     count, height, width, _ = pixels.shape
-    rows = np.broadcast_to(np.arange(height), (count, height))
-    columns = np.broadcast_to(np.arange(width), (count, width))
-    if flip:
-        columns = np.where(mirrors(count, rng)[:, None], columns[:, ::-1], columns)
-    if crop:
-        down = rng.integers(-crop, crop + 1, size=(count, 1))
-        right = rng.integers(-crop, crop + 1, size=(count, 1))
-        rows, columns = np.clip(rows + down, 0, height - 1), np.clip(columns + right, 0, width - 1)
-    return pixels[np.arange(count)[:, None, None], rows[:, :, None], columns[:, None, :]]
+    mirrored = mirrors(count, rng) if flip else np.zeros(count, bool)
+    if not crop:
+        changed = pixels.copy()
+        changed[mirrored] = pixels[mirrored, :, ::-1]
+        return changed
+    columns = np.where(mirrored[:, None], np.arange(width)[::-1], np.arange(width))
+    down = rng.integers(-crop, crop + 1, size=(count, 1))
+    right = rng.integers(-crop, crop + 1, size=(count, 1))
+    rows, columns = np.clip(np.arange(height) + down, 0, height - 1), np.clip(columns + right, 0, width - 1)
+    moved: NDArray[np.uint8] = pixels[np.arange(count)[:, None, None], rows[:, :, None], columns[:, None, :]]
+    return moved
 
 
 @dataclass
