@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from statistics import median
 
+import numpy as np
 import torch
 
 from benchmarks.common import Row, Scale, federation, make_model, seconds, side_by_side
@@ -13,6 +14,7 @@ from fedvisage.config import Recipe, Training
 from fedvisage.core.flat import weighted
 from fedvisage.core.randomness import Streams
 from fedvisage.core.weights import Weights
+from fedvisage.evaluation import make_pairs
 from fedvisage.faces.faceset import ArrayImages, Faces, FaceSet
 from fedvisage.federation import Event
 from fedvisage.losses import cosface
@@ -81,7 +83,9 @@ def _search(rounds: int, judged: int, each: int, pairs: int) -> Row:
         }
     )
     model = make_model(recipe).eval()
-    pixels = torch.rand(judged * each, 3, SIZE, SIZE) * 2 - 1
+    drawn = make_pairs(np.repeat(np.arange(judged), each), pairs, np.random.default_rng(1), search.folds)
+    shown = len(np.unique((drawn.left, drawn.right)))  # within a few of a hundred what the validators drew
+    pixels = torch.rand(shown, 3, SIZE, SIZE) * 2 - 1
     ours, bare = list[float](), list[float]()
     since, asked = 0.0, 0
 

@@ -31,6 +31,7 @@ from fedvisage.core.parcel import BACKBONE, BUFFERS, Parcel
 from fedvisage.core.phase import LEARNERS, VALIDATOR, Audience, Phase
 from fedvisage.evaluation import kfold_accuracy, make_pairs
 from fedvisage.training import embed_images
+from fedvisage.training.views import Mixture, Part
 
 FV = "fv"
 Scores = NDArray[np.float64]
@@ -225,11 +226,13 @@ class FederatedValidation(Weighting):
 
 
 def pair_accuracy(party: Party, parcel: Parcel, folds: int) -> float:
-    """K-fold accuracy in percent of a candidate on the party's pairs; each image is embedded once."""
-    model, pairs = party.load(parcel), party.state["pairs"]
-    left, right, same = (pairs[side].numpy() for side in ("left", "right", "same"))
-    embeddings = embed_images(model, party.faces.train, flip=False)
-    return 100 * kfold_accuracy(embeddings[left], embeddings[right], same, folds).mean
+    """K-fold accuracy in percent of a candidate on the party's pairs; each of their images is embedded once."""
+    model, pairs, faces = party.load(parcel), party.state["pairs"], party.faces.train
+    shown, places = np.unique(torch.stack([pairs["left"], pairs["right"]]).numpy(), return_inverse=True)
+    left, right = places.reshape(2, -1)
+    labels = np.zeros(len(shown), np.int64)  # of no use to an embedding
+    embeddings = embed_images(model, Mixture([Part(faces, shown, labels)], 1), flip=False)
+    return 100 * kfold_accuracy(embeddings[left], embeddings[right], pairs["same"].numpy(), folds).mean
 
 
 def answered_all(scores: Sequence[Mapping[str, float]]) -> tuple[list[str], Scores]:
