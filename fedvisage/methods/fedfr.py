@@ -39,7 +39,7 @@ from fedvisage.core.phase import Phase
 from fedvisage.losses import binary_margin, binary_margin_bias, cosface, loss_options, model_contrastive, unit
 from fedvisage.methods.fedavg import EMBEDDINGS, FedAvg
 from fedvisage.models import Backbone
-from fedvisage.training import Batch, Loss, embed_images, hard_negatives, loss_of
+from fedvisage.training import Batch, Loss, embed_images, hard_negatives, hardest_negatives, loss_of
 from fedvisage.training.views import Mixture, Part
 
 LOCAL, BRANCH, ADAPTED = "local_model", "branch", "adapted_model"
@@ -60,6 +60,8 @@ class FedFR(FedAvg):
     """Which public images a party trains on; with none the public class embeddings are left out, too."""
     threshold: Annotated[float, Field(ge=-1, le=1)] = 0.4
     """The cosine above which a public image is a hard negative."""
+    share: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Beyond the paper: the share of the public images, those with the largest cosines, in place of the threshold."""
     contrastive: NotNegative = 5.0
     temperature: Positive = 0.5
     branch: Literal["binary", "cosface", "none"] = "binary"
@@ -169,14 +171,15 @@ class FedFR(FedAvg):
         return Mixture(parts, own.classes + public.classes), len(chosen)
 
     def hard_public_images(self, party: Party, model: Backbone) -> NDArray[np.int64]:
-        """Public images closer than the threshold to any own image; public features are computed once per process."""
+        """Public images nearest to any own image; public features are computed once per process."""
         public, own = party.faces.public, party.faces.train
         assert public is not None
         key = ("public features", party.name if party.weights.local else "")
         theirs = party.once(key, lambda: torch.from_numpy(embed_images(model, public, flip=False)))
         ours = torch.from_numpy(embed_images(model, own, flip=False))
-        found: NDArray[np.int64] = hard_negatives(ours, theirs, self.threshold).numpy()
-        return found
+        if self.share is not None:
+            return np.asarray(hardest_negatives(ours, theirs, self.share))
+        return np.asarray(hard_negatives(ours, theirs, self.threshold))
 
     def total_loss(self, others: Mapping[str, Tensor]) -> Loss:
         """Eq. 3 + contrastive * eq. 5 + branch_weight * eq. 6 of a batch."""

@@ -5,7 +5,7 @@ from fedvisage.training.corrections import add_constant
 from fedvisage.training.devices import autocast, choose_device
 from fedvisage.training.embedding import embed_images
 from fedvisage.training.features import FeatureFile, features_for, with_features
-from fedvisage.training.hard_negatives import hard_negatives
+from fedvisage.training.hard_negatives import hard_negatives, hardest_negatives
 from fedvisage.training.loop import Correct, Fit, Loss, Trainer, learning_rate, loss_of
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "embed_images",
     "features_for",
     "hard_negatives",
+    "hardest_negatives",
     "learning_rate",
     "loss_of",
     "with_features",

@@ -7,6 +7,8 @@ is never held.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -21,6 +23,19 @@ def hard_negatives(local: Tensor, public: Tensor, threshold: float = 0.4) -> Ten
     if not -1 <= threshold <= 1:
         raise FedVisageError(f"the threshold of hard negatives is {threshold}: it is a cosine, from -1 to 1")
     return (largest_cosines(local, public) > threshold).nonzero().squeeze(1)
+
+
+@torch.no_grad()
+def hardest_negatives(local: Tensor, public: Tensor, share: float) -> Tensor:
+    """Positions, ascending, of this share of the public features (N, d), rounded up: those with the largest cosines.
+
+    Of equal ones the first. What a cosine means changes with the network, and with every round of training it; a share
+    does not.
+    """
+    if not 0 < share <= 1:
+        raise FedVisageError(f"the share of hard negatives is {share}: it is more than 0 and at most 1")
+    order = largest_cosines(local, public).argsort(descending=True, stable=True)
+    return order[: math.ceil(share * len(public))].sort().values
 
 
 @torch.no_grad()

@@ -165,6 +165,13 @@ def first_loss(folder: Path) -> float:
     return next(row["loss"] for row in rows if row["phase"] == "train")
 
 
+def test_a_share_takes_as_many_public_images_whatever_the_network_has_become(tmp_path: Path) -> None:
+    fedfr(tmp_path, rounds=2, share=0.3)
+    rows = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
+    taken = [own["hard_negatives"] for row in rows if row["phase"] == "train" for own in row["parties"].values()]
+    assert taken == [math.ceil(0.3 * len(PARTITION.public))] * len(taken)
+
+
 def test_private_tensors_never_cross(tmp_path: Path) -> None:
     fedfr(tmp_path, rounds=2, threshold=HARD)
     rows = [row for row in read_ledger(tmp_path / "ledger.jsonl") if "party" in row]

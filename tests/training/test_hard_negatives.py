@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from importlib import import_module
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedvisage.core.errors import FedVisageError
-from fedvisage.training.hard_negatives import hard_negatives, largest_cosines
+from fedvisage.training.hard_negatives import hard_negatives, hardest_negatives, largest_cosines
 
 module = import_module("fedvisage.training.hard_negatives")
 
@@ -49,6 +50,25 @@ def test_the_threshold_is_exclusive_and_by_direction() -> None:
     assert hard_negatives(local, public, 0.0).tolist() == [0, 3]
     assert hard_negatives(local, public, -0.5).tolist() == [0, 1, 3, 4]
     assert hard_negatives(local, public, 1.0).tolist() == []
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 40), st.floats(0, 1, exclude_min=True))
+def test_the_hardest_share_has_the_largest_cosines(seed: int, public: int, share: float) -> None:
+    near, far = normal(seed, 5, 3), normal(seed + 1, public, 3)
+    chosen = hardest_negatives(near, far, share)
+    best = largest_cosines(near, far)
+    left = torch.ones(public, dtype=torch.bool).index_fill(0, chosen, False)
+    assert len(chosen) == math.ceil(share * public)
+    assert chosen.tolist() == sorted(set(chosen.tolist()))
+    assert not left.any() or best[chosen].min() >= best[left].max()
+
+
+def test_of_equal_cosines_the_first_are_taken_and_no_share_is_refused() -> None:
+    local, public = torch.ones(1, 2), torch.ones(4, 2)
+    assert hardest_negatives(local, public, 0.5).tolist() == [0, 1]
+    for share in (0.0, 1.5):
+        with pytest.raises(FedVisageError, match="the share of hard negatives"):
+            hardest_negatives(local, public, share)
 
 
 def test_half_features_are_compared_in_float32() -> None:
