@@ -67,7 +67,7 @@ def step_together(
         gradient = heads[place].grad
         if gradient is not None:
             gradient.mul_(total / weights[place])
-        SGD([Group({"class_embeddings": heads[place]}, rate, 0.0)], decay).step()
+        SGD([Group({"class_embeddings": heads[place]}, rate * method.training.heads_rate, 0.0)], decay).step()
     found: list[Outcome] = []
     for place, batch in enumerate(drawn):
         if not isinstance(batch, Batch):

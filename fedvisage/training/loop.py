@@ -82,6 +82,7 @@ class Trainer:
         beside = {name: tensor for name, tensor in self.others.items() if name not in fixed}
         self.parameters: dict[str, Tensor] = {**backbone, **beside}
         groups = [Group(backbone, rate, work.momentum if backbone_momentum is None else backbone_momentum)]
+        rate *= work.heads_rate
         groups.append(Group({name: beside[name] for name in beside if name not in factors}, rate, work.momentum))
         groups += [Group({name: beside[name]}, factor * rate, work.momentum) for name, factor in factors.items()]
         self._optimiser = SGD(groups, work.weight_decay)

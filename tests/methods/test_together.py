@@ -22,7 +22,9 @@ from fedvisage.methods.fedface import FedFace
 from fedvisage.methods.separation import Spreadout
 from fedvisage.privacy import read_ledger
 
-WORK = Training(batch_size=4, steps=1, learning_rate=0.5, momentum=0.9, weight_decay=1e-3, batchnorm="fixed")
+WORK = Training(
+    batch_size=4, steps=1, learning_rate=0.5, heads_rate=2.0, momentum=0.9, weight_decay=1e-3, batchnorm="fixed"
+)
 PEOPLE = {"ann": (0, 1, 2, 3), "bob": (4, 5), "cid": (8, 9, 10), "dee": (12, 13, 14, 15), "eve": (16, 17, 18, 19)}
 ONE_EACH = Partition((), (), {name: Share("trainer", images) for name, images in PEOPLE.items()})
 SEVERAL = Partition((), (), {"ann": Share("trainer", tuple(range(0, 8))), "bob": Share("trainer", tuple(range(8, 20)))})

@@ -181,17 +181,17 @@ def test_what_is_fixed_is_used_but_not_moved() -> None:
     assert any(not torch.equal(trainer.parameters[name], value) for name, value in before.items())
 
 
-def test_the_backbone_can_go_without_momentum_while_the_head_keeps_its_own() -> None:
+def test_the_backbone_can_go_without_momentum_while_the_head_has_its_own_and_a_rate_of_its_own() -> None:
     """Against two SGD optimisers of torch, one for each part."""
-    work, head = Training(batch_size=4, momentum=0.9, weight_decay=1e-3), embeddings()
+    work, head = Training(batch_size=4, momentum=0.9, weight_decay=1e-3, heads_rate=4.0), embeddings()
     model = network()
     trainer = Trainer(model, {"class_embeddings": head}, work, 0.05, backbone_momentum=0.0)
     criterion, live = loss_of(work), trainer.others["class_embeddings"]
     trainer.fit(faces(), lambda features, batch: criterion(features, live, batch.labels), Streams(5))
 
     other, bare_head = network(), embeddings().requires_grad_()
-    parts = [([p for p in other.parameters() if p.requires_grad], 0.0), ([bare_head], 0.9)]
-    steps = [torch.optim.SGD(p, lr=0.05, momentum=m, weight_decay=1e-3) for p, m in parts]
+    parts = [([p for p in other.parameters() if p.requires_grad], 0.05, 0.0), ([bare_head], 0.2, 0.9)]
+    steps = [torch.optim.SGD(p, lr=rate, momentum=m, weight_decay=1e-3) for p, rate, m in parts]
     other.train()
     for batch in batches(faces(), work, Streams(5), torch.device("cpu")):
         for step in steps:
