@@ -162,7 +162,7 @@ class Training(Section):
     steps: Count | None = None
     learning_rate: Positive = 0.05
     heads_rate: Positive = 1.0
-    """The rate of class embeddings, and of all else that is trained beside the backbone, as a multiple of the latter's."""
+    """The rate of class embeddings and all else trained beside the backbone, as a multiple of the backbone's."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     weight_decay: NotNegative = 5e-4
     schedule: Literal["constant", "steps", "cosine"] = "constant"
