@@ -71,6 +71,14 @@ def test_of_equal_cosines_the_first_are_taken_and_no_share_is_refused() -> None:
             hardest_negatives(local, public, share)
 
 
+def test_in_a_narrow_cone_a_threshold_takes_all_or_none_where_a_share_takes_the_same() -> None:
+    """Features whose common part is four times and once as long as what tells them apart."""
+    near, far = normal(0, 20, 128), normal(1, 500, 128)
+    cones = [(near + width, far + width) for width in (4.0, 1.0)]
+    assert [len(hard_negatives(*cone, 0.9)) for cone in cones] == [500, 0]
+    assert [len(hardest_negatives(*cone, 0.1)) for cone in cones] == [50, 50]
+
+
 def test_half_features_are_compared_in_float32() -> None:
     local, public = normal(0, 20, 8).half(), normal(1, 50, 8).half()
     assert torch.equal(largest_cosines(local, public), largest_cosines(local.float(), public.float()))
