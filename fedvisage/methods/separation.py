@@ -38,6 +38,7 @@ from fedvisage.losses import (
     effective_rank,
     gradient_correction_gradient,
     loss_options,
+    mined_spreadout_gradient,
     party_cosines,
     spreadout_gradient,
 )
@@ -299,6 +300,14 @@ class Spreadout(Separation):
     margin: Annotated[float, Field(ge=0)] = 0.7
     distance: SpreadoutDistance = "cosine"
     reading: Literal["summed", "without-rate", "released-code", "fedfr-code"] = "summed"
+    nearest: Annotated[int, Field(ge=1)] | None = None
+    """Push each person only from so many others, the closest (FedAwS's mining); from everybody within the margin."""
+
+    @model_validator(mode="after")
+    def _mines_sums(self) -> Self:
+        if self.nearest is not None and READINGS[self.reading].reduction != "sum":
+            raise ValueError(f"nearest goes with readings that take a sum, not with '{self.reading}'")
+        return self
 
     def server_cost(self, classes: int, size: int) -> Mapping[str, float]:
         """As of the others, with one square of pairs at a time."""
@@ -309,11 +318,17 @@ class Spreadout(Separation):
         """The squared hinge over all ordered pairs of people; who is at several parties counts once."""
         reading = READINGS[self.reading]
         margin = self.margin if reading.margin is None else reading.margin
+
+        def of(people: Tensor) -> ValueAndGradient:
+            if self.nearest is not None:
+                return mined_spreadout_gradient(people, self.nearest, margin, self.distance)
+            return spreadout_gradient(people, margin, self.distance, reduction=reading.reduction)
+
         if identity is None:
-            return spreadout_gradient(embeddings, margin, self.distance, reduction=reading.reduction)
+            return of(embeddings)
         person = numbered(identity)
         people = embeddings.new_empty(int(person.max()) + 1, embeddings.shape[1]).index_copy(0, person, embeddings)
-        value, gradient = spreadout_gradient(people, margin, self.distance, reduction=reading.reduction)
+        value, gradient = of(people)
         return ValueAndGradient(value, gradient[person])
 
     def separate(self, embeddings: Tensor, owner: Tensor, identity: Tensor | None, rate: float) -> tuple[float, Tensor]:

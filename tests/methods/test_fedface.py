@@ -142,6 +142,20 @@ def test_ten_steps_with_momentum_are_torchs_sgd() -> None:
     assert torch.allclose(after, unit(live.detach()), atol=1e-6)
 
 
+def test_mining_pushes_from_the_closest_only_and_from_all_of_them_is_exact() -> None:
+    rows, owner = crowded(), torch.arange(50)
+    exact, few = Spreadout().regulariser(rows, owner, None), Spreadout(nearest=3).regulariser(rows, owner, None)
+    everybody = Spreadout(nearest=49).regulariser(rows, owner, None)
+    assert everybody.value == pytest.approx(exact.value)
+    assert torch.allclose(everybody.gradient, exact.gradient, atol=1e-5)
+    assert 0 < few.value < exact.value
+    twice = torch.cat([rows, rows[:1]])
+    same = Spreadout(nearest=49).regulariser(twice, torch.arange(51), torch.tensor([*range(50), 0]))
+    assert torch.allclose(same.gradient[:50], exact.gradient, atol=1e-5)
+    with pytest.raises(ValueError, match="nearest goes with readings that take a sum"):
+        Spreadout(nearest=3, reading="released-code")
+
+
 def test_copies_of_a_person_are_not_pushed_from_each_other() -> None:
     rows = crowded(3)
     rows[1] = rows[0]
