@@ -52,9 +52,10 @@ def contents(name: str, scale: str, results: Path, folder: Path | None = None) -
         "name": name,
         "scale": scale,
         "study": study,
-        "summary": summary(found, bool(finished)),
+        "summary": summary(found, bool(finished), bool(study.claims) or any(row.paper for row in study.rows)),
         "facts": _facts(study, finished, seeds, done, wanted),
         "columns": columns,
+        "papers": [_in_paper(study.rows, column) for column in columns],
         "measured": [(column.name, column.by[scale].metric, column.by[scale].what) for column in columns],
         "rows": _rows(study, columns, numbers),
         "has_chosen": any(not math.isnan(entry.chosen) for of in numbers.values() for entry in of.values()),
@@ -68,10 +69,12 @@ def contents(name: str, scale: str, results: Path, folder: Path | None = None) -
     }
 
 
-def summary(found: Sequence[Ordering], begun: bool) -> str:
-    """The outcome in a sentence."""
+def summary(found: Sequence[Ordering], begun: bool, compares: bool = True) -> str:
+    """The outcome in a sentence; of some rows no paper says which is better."""
     if not begun:
         return "No cell of this study is finished yet."
+    if not compares:
+        return "The paper does not say which of these rows is better."
     if not found:
         return "Too few cells are finished to compare rows."
     counts = agreement(found)

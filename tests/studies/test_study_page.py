@@ -26,6 +26,13 @@ def page_of(name: str, results: Path, folder: Path | None = None) -> Page:
     return Page.read(write_study(name, "laptop", results, results / "page.html", folder))
 
 
+def test_where_the_paper_has_no_numbers_there_is_no_column_for_them(made_up: Make) -> None:
+    page = page_of("feduda/sensitivity", made_up("feduda/sensitivity", {"d-0.2": 0.5, "d-0.24": 0.6}))
+    head = page.tables["Our numbers"][1]
+    assert {"ours"} <= set(head) <= {"ours", "chosen"}
+    assert "The paper does not say which of these rows is better." in page.text
+
+
 def test_the_table_has_the_papers_numbers_and_ours(made_up: Make) -> None:
     page = page_of("fedgc/table-4", made_up("fedgc/table-4", SCORES))
     rows = page.tables["The paper's numbers and ours"]
