@@ -144,8 +144,8 @@ def member_distances(
     product = torch.linalg.vecdot(means, means[other])
     if metric == "cosine":
         return np.asarray((1 - product).numpy())
-    square = (lengths + lengths[other] - 2 * product).clamp_min(0)
-    return np.asarray((square.sqrt() if metric == "euclidean" else square).numpy())
+    square = np.asarray((lengths + lengths[other] - 2 * product).clamp_min(0).numpy())
+    return np.sqrt(square) if metric == "euclidean" else square
 
 
 def components(index: Ints, linked: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Ints:
