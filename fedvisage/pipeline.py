@@ -121,6 +121,7 @@ def run(
         give_back()  # of many parties: their partition and states, before they are read again
         if on is None:
             write_map(folder)
+            give_back()
         write_atomically(finished, [json.dumps(scores, indent=1).encode()])
         shutil.rmtree(folder / CACHE, ignore_errors=True)
     write_report(folder)
