@@ -113,27 +113,26 @@ def _view(name: str, entry: Any, whole: Tensor) -> Tensor:
 def flatten(tree: State) -> tuple[dict[str, Tensor], Any]:
     """A state's tensors by path, and the rest of it as JSON data in which each tensor is `{"$": path}`."""
     tensors: dict[str, Tensor] = {}
+    return tensors, _walk(tree, "", tensors)
 
-    def walk(node: Any, path: str) -> Any:
-        if isinstance(node, Tensor):
-            while path in tensors or path == "__metadata__":
-                path += "'"
-            tensors[path] = node
-            return {"$": path}
-        if isinstance(node, Mapping):
-            for key in node:
-                if not isinstance(key, str) or key == "$":
-                    raise FedVisageError(f"state entry '{path}' has the key {key!r}; keys are strings other than '$'")
-            return {key: walk(value, f"{path}/{key}" if path else key) for key, value in node.items()}
-        if isinstance(node, list | tuple):
-            return [walk(value, f"{path}/{index}") for index, value in enumerate(node)]
-        if node is None or isinstance(node, str | bool | int | float):
-            return node
-        raise FedVisageError(
-            f"state entry '{path}' is a {type(node).__name__}; state holds plain data and tensors only"
-        )
 
-    return tensors, walk(tree, "")
+def _walk(node: Any, path: str, tensors: dict[str, Tensor]) -> Any:
+    """A part of a state as JSON data; its tensors go into `tensors`."""
+    if isinstance(node, Tensor):
+        while path in tensors or path == "__metadata__":
+            path += "'"
+        tensors[path] = node
+        return {"$": path}
+    if isinstance(node, Mapping):
+        for key in node:
+            if not isinstance(key, str) or key == "$":
+                raise FedVisageError(f"state entry '{path}' has the key {key!r}; keys are strings other than '$'")
+        return {key: _walk(value, f"{path}/{key}" if path else key, tensors) for key, value in node.items()}
+    if isinstance(node, list | tuple):
+        return [_walk(value, f"{path}/{index}", tensors) for index, value in enumerate(node)]
+    if node is None or isinstance(node, str | bool | int | float):
+        return node
+    raise FedVisageError(f"state entry '{path}' is a {type(node).__name__}; state holds plain data and tensors only")
 
 
 def unflatten(tensors: Mapping[str, Tensor], rest: Any) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -90,7 +91,11 @@ class OrderedSum:
         self._whole = Accumulator()
         self._spare: list[Groups] = []
         self._chunks: dict[int, tuple[InOrder[Summand], Accumulator]] = {}
-        self._order = InOrder[Summand](self._add, _copy if self.chunk == 1 else _keep)
+        self._order = (
+            InOrder[Summand](self._whole.add, _copy)
+            if self.chunk == 1
+            else InOrder[Summand](partial(_add, self._whole, self._spare), _keep)
+        )
 
     @property
     def total(self) -> Groups | None:
@@ -115,10 +120,14 @@ class OrderedSum:
             del self._chunks[number]
             self._order.put(number, (part.total, 1.0) if part.total else None)
 
-    def _add(self, summand: Summand) -> None:
-        self._whole.add(summand)
-        if self.chunk > 1:
-            self._spare.append(summand[0])
+
+def _add(whole: Accumulator, spare: list[Groups], summand: Summand) -> None:
+    """Add a chunk's sum; its tensors may hold another chunk's next.
+
+    A function and no method: a sum that knew itself would hold a model until the garbage collector comes by.
+    """
+    whole.add(summand)
+    spare.append(summand[0])
 
 
 def _copy(summand: Summand) -> Summand:

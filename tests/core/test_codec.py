@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import gc
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +89,18 @@ def test_any_tree_survives_the_round_trip_through_a_file(tree: dict[str, Any], t
     path = tmp_path_factory.mktemp("state") / "state.safetensors"
     save_state(path, tree, durable=False)
     assert same(tree, load_state(path))
+
+
+def test_a_state_that_was_written_is_let_go_of_without_the_garbage_collector(tmp_path: Path) -> None:
+    tensor = torch.zeros(3)
+    gone = weakref.ref(tensor)
+    gc.disable()
+    try:
+        save_state(tmp_path / "s", {"a": {"b": tensor}})
+        del tensor
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_tensors_that_would_share_a_path_stay_apart(tmp_path: Path) -> None:

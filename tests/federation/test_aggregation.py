@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from pathlib import Path
 
 import pytest
@@ -102,6 +104,18 @@ def test_answers_in_order_are_never_held(count: int) -> None:
         assert all(not order._held for order, _ in total._chunks.values())
     assert total.total is not None
     assert total.total["g"]["t"].tolist() == [count, count]
+
+
+@pytest.mark.parametrize("count", [1, 200])
+def test_an_average_is_let_go_of_with_its_result_without_the_garbage_collector(count: int) -> None:
+    gc.disable()
+    try:
+        result = aggregate(count, list(range(count)))
+        gone = weakref.ref(result.reduced[BACKBONE]["w"])
+        del result
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_an_early_item_waits_for_its_turn_and_a_skipped_one_does_not_block() -> None:
