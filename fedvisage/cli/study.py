@@ -31,7 +31,6 @@ from fedvisage.studies import (
     Entry,
     News,
     Place,
-    agreement,
     cells,
     list_studies,
     load_results,
@@ -39,6 +38,7 @@ from fedvisage.studies import (
     orderings,
     results_home,
     run_cells,
+    summary,
     table,
     write_study,
 )
@@ -221,9 +221,7 @@ def _show(name: str, scale: str, kept: Path) -> None:
     show_table(list(shown), zip(*shown.values(), strict=True))
     if any(text.endswith(")") for column in columns for text in shown[column.name]):
         print("in brackets: at the round chosen on validation people")
-    counts = agreement(found)
-    beyond = f"{counts['clear']} of them beyond chance; {counts['against']} clearly the other way round"
-    print(f"\n{counts['agree']} of {counts['orderings']} orderings are the paper's ({beyond})")
+    print(f"\n{summary(study, found, bool(finished))}")
     for one in found:
         if one.clear and not one.agrees:
             print(f"  {one.column}: {one.high} is {-one.ours:.2f} points below {one.low}, not above it")

@@ -24,7 +24,7 @@ from fedvisage.studies.definition import (
     merged,
 )
 from fedvisage.studies.numbers import Entry, Ordering, agreement, orderings, table
-from fedvisage.studies.page import write_study
+from fedvisage.studies.page import summary, write_study
 from fedvisage.studies.parallel import News, Place, default_jobs, run_cells
 from fedvisage.studies.running import data_root, located, run_cell
 
@@ -56,6 +56,7 @@ __all__ = [
     "results_home",
     "run_cell",
     "run_cells",
+    "summary",
     "table",
     "write_study",
 ]

@@ -52,7 +52,7 @@ def contents(name: str, scale: str, results: Path, folder: Path | None = None) -
         "name": name,
         "scale": scale,
         "study": study,
-        "summary": summary(found, bool(finished), bool(study.claims) or any(row.paper for row in study.rows)),
+        "summary": summary(study, found, bool(finished)),
         "facts": _facts(study, finished, seeds, done, wanted),
         "columns": columns,
         "papers": [_in_paper(study.rows, column) for column in columns],
@@ -69,16 +69,16 @@ def contents(name: str, scale: str, results: Path, folder: Path | None = None) -
     }
 
 
-def summary(found: Sequence[Ordering], begun: bool, compares: bool = True) -> str:
+def summary(study: Study, found: Sequence[Ordering], begun: bool) -> str:
     """The outcome in a sentence; of some rows no paper says which is better."""
     if not begun:
         return "No cell of this study is finished yet."
-    if not compares:
+    if not study.claims and not any(row.paper for row in study.rows):
         return "The paper does not say which of these rows is better."
     if not found:
         return "Too few cells are finished to compare rows."
     counts = agreement(found)
-    said = f"{counts['agree']} of the paper's {plural(counts['orderings'], 'ordering')} hold in our means"
+    said = f"{counts['agree']} of {plural(counts['orderings'], 'ordering')} hold in our means"
     said += f", {counts['clear']} of them beyond chance"
     against = counts["against"]
     if all(one.seeds == 1 for one in found):
