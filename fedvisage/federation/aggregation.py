@@ -16,7 +16,7 @@ import torch
 
 from fedvisage.core.codec import load_state, read_state, save_state, state_bytes
 from fedvisage.core.errors import FedVisageError
-from fedvisage.core.flat import columns, in_order, pack_flat
+from fedvisage.core.flat import columns, in_order, pack_flat, zeros_flat
 from fedvisage.core.method import Result
 from fedvisage.core.parcel import Parcel, Tensors, group_bytes
 from fedvisage.core.phase import Phase
@@ -73,10 +73,12 @@ class Accumulator:
     def add(self, summand: Summand) -> None:
         """total += weight * tensors."""
         groups, weight = summand
-        if self.total is None:
-            self.total = self._space or {group: pack_flat(tensors) for group, tensors in groups.items()}
+        if self.total is None and self._space:
+            self.total = self._space
             for tensors in self.total.values():
                 torch._foreach_zero_(columns(tensors)[0])
+        elif self.total is None:
+            self.total = {group: zeros_flat(tensors) for group, tensors in groups.items()}
         for group, tensors in groups.items():
             total = self.total[group]
             sums, values = columns(total, in_order(tensors, total))

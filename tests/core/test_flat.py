@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedvisage.core.codec import neighbours
-from fedvisage.core.flat import Flat, columns, copy, is_flat, layout, pack_flat
+from fedvisage.core.flat import Flat, columns, copy, is_flat, layout, pack_flat, zeros_flat
 from fedvisage.core.parcel import Parcel, decode, encode, group_bytes
 
 shapes = st.dictionaries(st.text(max_size=3), st.lists(st.integers(0, 3), max_size=3), max_size=5)
@@ -67,10 +70,39 @@ def test_after_an_entry_is_replaced_the_old_vector_is_not_used() -> None:
     assert list(layout(group)) == ["a", "b", "c"]
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda group: group.update(a=torch.ones(2)),
+        lambda group: group.__ior__({"a": torch.ones(2)}),
+        lambda group: group.setdefault("c", torch.ones(2)),
+        lambda group: group.pop("a"),
+        lambda group: group.popitem(),
+        lambda group: group.__delitem__("b"),
+        lambda group: group.clear(),
+    ],
+)
+def test_no_way_of_changing_a_group_leaves_it_flat(change: Callable[[dict[str, torch.Tensor]], object]) -> None:
+    group = pack_flat({"a": torch.zeros(2), "b": torch.zeros(1)})
+    change(group)
+    assert not is_flat(group)
+    assert group_bytes(group) == sum(4 * tensor.numel() for tensor in group.values())
+
+
+@given(shapes)
+def test_zeros_have_the_shapes_of_the_group(sizes: dict[str, list[int]]) -> None:
+    group = numbered(sizes, first=5.0)
+    zeros = zeros_flat(group)
+    assert layout(zeros) == layout(group)
+    assert not any(tensor.any() for tensor in zeros.values())
+    assert is_flat(zeros) == bool(group)
+
+
 def test_mixed_dtypes_stay_apart() -> None:
-    packed = pack_flat({"a": torch.zeros(2), "b": torch.zeros(2, dtype=torch.int64)})
-    assert not is_flat(packed)
-    assert packed["b"].dtype == torch.int64
+    group = {"a": torch.zeros(2), "b": torch.zeros(2, dtype=torch.int64)}
+    for packed in (pack_flat(group), zeros_flat(group)):
+        assert not is_flat(packed)
+        assert packed["b"].dtype == torch.int64
 
 
 def test_tensors_side_by_side_in_one_buffer_are_found() -> None:
