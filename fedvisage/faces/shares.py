@@ -162,11 +162,9 @@ class PartyFaces:
         self._share = share
         self._public: Sequence[int] | Faces = public
         self._labelled = share.role != TARGET
-        nobody = np.broadcast_to(np.int64(0), len(whole))
-        self._without_labels = FaceSet(whole.images, nobody, ("nobody",), features=whole.features)
         if not self._labelled:
             self._public = Faces(whole, public)
-            whole = self._without_labels
+            whole = _without_labels(whole)
         if share.unlabelled:
             labels = whole.labels.copy()
             labels[_all(share.unlabelled)] = 0
@@ -189,13 +187,21 @@ class PartyFaces:
     @cached_property
     def unlabelled(self) -> Faces | None:
         """Further images without labels, where images are pooled."""
-        return Faces(self._without_labels, self._share.unlabelled, False) if self._share.unlabelled else None
+        if not self._share.unlabelled:
+            return None
+        return Faces(_without_labels(self._whole), self._share.unlabelled, False)
 
     @cached_property
     def public(self) -> Faces | None:
         """Public people."""
         faces = self._public if isinstance(self._public, Faces) else Faces(self._whole, self._public)
         return faces if len(faces) else None
+
+
+def _without_labels(whole: FaceSet) -> FaceSet:
+    """The same images, of nobody."""
+    nobody = np.broadcast_to(np.int64(0), len(whole))
+    return FaceSet(whole.images, nobody, ("nobody",), features=whole.features)
 
 
 def party_faces(whole: FaceSet, partition: Partition, party: str) -> tuple[str, PartyFaces]:

@@ -71,6 +71,10 @@ class Guard:
         for group, shapes in expected.items():
             _check_layout(group, answer.get(group), shapes)
         self._check_statistics(party, answer.statistics)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return self._check_values(answer, expected, sent)
+
+    def _check_values(self, answer: Parcel, expected: Mapping[str, Layout], sent: Parcel) -> float:
         norm = 0.0
         for group in expected:
             size = self._norm(answer.get(group), sent.get(group) if group == BACKBONE else {})
@@ -122,12 +126,11 @@ class Guard:
 
     def _norm(self, tensors: Tensors, reference: Tensors) -> float:
         """Norm of `tensors` minus `reference`, in blocks that fit the cache; not finite if any value is not."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            if reference:
-                values, starts = columns(in_order(tensors, reference), self._start(reference))
-                square = sum(self._square(value, start) for value, start in zip(values, starts, strict=True))
-            else:
-                square = sum(self._square(value, None) for value in columns(tensors)[0])
+        if reference:
+            values, starts = columns(in_order(tensors, reference), self._start(reference))
+            square = sum(self._square(value, start) for value, start in zip(values, starts, strict=True))
+        else:
+            square = sum(self._square(value, None) for value in columns(tensors)[0])
         return math.sqrt(square) if square >= 0 else math.nan
 
     def _start(self, reference: Tensors) -> Tensors:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -36,15 +37,15 @@ class Ledger:
     def record(self, party: str, direction: Literal["down", "up"], parcel: Parcel, verdict: str = "") -> None:
         """Write down one parcel; `verdict` says why an answer was not counted."""
         stamp = parcel.stamp
-        head = f'{{"round":{stamp.round},"phase":{json.dumps(stamp.phase)},"attempt":{stamp.attempt},'
+        head = f'{{"round":{stamp.round},"phase":{_json(stamp.phase)},"attempt":{stamp.attempt},'
         head += f'"repeat":{stamp.repeat},' if stamp.repeat else ""
         head += f'"party":{json.dumps(party)},"direction":"{direction}",'
         tail = f',"refused":{json.dumps(verdict)}}}\n' if verdict else "}\n"
         for group, tensors in parcel.tensors.items():
             number, size = self._layout(group, tensors, often=parcel.rest is None)
-            self._file.write(f'{head}"group":{json.dumps(group)},"tensors":{number},"bytes":{size}{tail}')
+            self._file.write(f'{head}"group":{_json(group)},"tensors":{number},"bytes":{size}{tail}')
         if parcel.statistics or not parcel.tensors:
-            names = json.dumps(sorted(parcel.statistics))
+            names = _json(tuple(sorted(parcel.statistics)))
             size = 8 * len(parcel.statistics)
             self._file.write(f'{head}"group":"{STATISTICS}","names":{names},"bytes":{size}{tail}')
 
@@ -83,6 +84,12 @@ class Ledger:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+@lru_cache(maxsize=256)
+def _json(words: str | tuple[str, ...]) -> str:
+    """The few phases, groups and numbers of a run, which every line names again."""
+    return json.dumps(words)
 
 
 def read_ledger(path: Path) -> Iterator[dict[str, Any]]:
