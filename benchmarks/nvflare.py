@@ -30,9 +30,9 @@ from fedvisage.deploy.processes import down, running, up
 from fedvisage.deploy.provision import create, free_port
 from fedvisage.faces.faceset import FaceSet, write_faceset
 from fedvisage.faces.synthetic import SyntheticFaces
-from fedvisage.federation.nvflare import NVFlare
 from fedvisage.federation.nvflare.jobs import RELAY, write_job
 from fedvisage.federation.nvflare.link import Link, Listener
+from fedvisage.federation.nvflare.transport import NVFlare
 from fedvisage.models import create_backbone
 
 Exchange = Callable[[int], float]

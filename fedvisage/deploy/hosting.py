@@ -21,7 +21,7 @@ from fedvisage.deploy.folder import Deployment, open_deployment
 from fedvisage.faces.faceset import Faces
 from fedvisage.federation import Event, Transport
 from fedvisage.federation.checkpoint import Book
-from fedvisage.federation.nvflare import Note, NVFlare
+from fedvisage.federation.nvflare.transport import Note, NVFlare
 from fedvisage.privacy import Ledger
 
 RUN_ID = "run-id"

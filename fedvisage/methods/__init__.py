@@ -1,5 +1,6 @@
 """Federated methods: one paper, one file, both halves of the algorithm. Importing this registers all of them."""
 
+from fedvisage.core.method import METHODS
 from fedvisage.methods import (
     alone,
     central,
@@ -25,6 +26,7 @@ from fedvisage.methods.batchnorm import Recalibrate
 from fedvisage.methods.evaluate import EvaluateAtParties
 
 __all__ = [
+    "METHODS",
     "EvaluateAtParties",
     "Recalibrate",
     "alone",

@@ -91,6 +91,10 @@ class Hosts:
             psutil.Process(one.pid).kill()
         end(found)
 
+    def of(self, host: str) -> list[Running]:
+        """Processes of one host."""
+        return [one for one in running(self.deployment) if one.host == host]
+
     def jobs(self) -> list[Running]:
         """Processes of jobs, at any host."""
         return [one for one in running(self.deployment) if not one.parent]

@@ -13,8 +13,9 @@ import torch
 
 from fedvisage.core.parcel import BACKBONE, Parcel, Stamp, encode
 from fedvisage.federation.nvflare.link import Closed, call
+from fedvisage.federation.nvflare.parts import join_parts
 from fedvisage.federation.nvflare.transport import NVFlare, Station
-from fedvisage.federation.nvflare.wire import PREPARE, join_parts
+from fedvisage.federation.nvflare.wire import PREPARE
 from fedvisage.federation.transport import Failure
 
 TRAINERS, VALIDATORS = ("ann", "bob"), ("vera", "vic")

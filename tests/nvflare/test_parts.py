@@ -38,17 +38,8 @@ from fedvisage.faces.partition import PartyFaces, hosted_partition, make_partiti
 from fedvisage.federation.nvflare.body import Body
 from fedvisage.federation.nvflare.courier import BLOCK, Bodies, Intake
 from fedvisage.federation.nvflare.link import Closed, Listener, call
-from fedvisage.federation.nvflare.wire import (
-    ANSWER,
-    FAILED,
-    FEW,
-    as_content,
-    join_parts,
-    look,
-    own_groups,
-    reason_of,
-    shared_groups,
-)
+from fedvisage.federation.nvflare.parts import join_parts, own_groups, shared_groups
+from fedvisage.federation.nvflare.wire import ANSWER, FAILED, FEW, as_content, look, reason_of
 from fedvisage.privacy import Policy, Refused
 
 

@@ -6,10 +6,6 @@ the transport submits another and asks again those parties whose answer is missi
 server accepted last, so the result has the same bits. Nothing here is pickled, and no job carries code: a job is three
 JSON files that name classes of this package, which every site has installed.
 
-This package imports NVFlare only in the modules that run inside it, so that everything else works without the extra.
+This package imports NVFlare only in the modules that run inside it, so that everything else works without the extra;
+and what the controller needs (`wire`, `body`, `link`, `courier`) imports no PyTorch.
 """
-
-from fedvisage.federation.nvflare.jobs import ALLOWED, FILTER
-from fedvisage.federation.nvflare.transport import Note, NVFlare, Station
-
-__all__ = ["ALLOWED", "FILTER", "NVFlare", "Note", "Station"]

@@ -22,6 +22,7 @@ from nvflare.apis.signal import Signal
 
 from fedvisage.core.parcel import Parcel, encode, pieces
 from fedvisage.federation.nvflare import courier
+from fedvisage.federation.nvflare.parts import join_parts
 from fedvisage.federation.nvflare.wire import (
     ANSWER,
     FAILED,
@@ -30,7 +31,6 @@ from fedvisage.federation.nvflare.wire import (
     SHARED,
     Content,
     as_content,
-    join_parts,
     look,
     reason_of,
 )

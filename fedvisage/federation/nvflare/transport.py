@@ -22,7 +22,8 @@ from fedvisage.federation.nvflare.body import Body
 from fedvisage.federation.nvflare.console import Console, Unreachable, patiently
 from fedvisage.federation.nvflare.jobs import EXECUTOR, write_job
 from fedvisage.federation.nvflare.link import Closed, Link, Listener
-from fedvisage.federation.nvflare.wire import FEW, PREPARE, Content, look, own_groups, shared_groups, total
+from fedvisage.federation.nvflare.parts import own_groups, shared_groups
+from fedvisage.federation.nvflare.wire import FEW, PREPARE, Content, look, total
 from fedvisage.federation.transport import Failure
 
 NOT_CONNECTED = "its site is not connected"

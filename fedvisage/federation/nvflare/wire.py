@@ -1,16 +1,14 @@
-"""What crosses between the run and the sites: parcels as bytes under a few names, and failures as text.
+"""What crosses between the run and the sites: bytes under a few names, and failures as text.
 
-A task's data holds the parcel in two parts: what all parties of the exchange receive alike, encoded once, and what is
-the party's own. A result holds an encoded parcel, or says why there is none. Few bytes travel within the message; many
-are a `Body`, which the receiver fetches block by block.
+A task's data holds a parcel in two parts (see `parts`). A result holds an encoded parcel, or says why there is none.
+Few bytes travel within the message; many are a `Body`, which the receiver fetches block by block.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from fedvisage.core.errors import FedVisageError
-from fedvisage.core.parcel import Parcel, Tensors, decode
 from fedvisage.federation.nvflare.body import Body
 
 PREPARE = "prepare"
@@ -40,31 +38,6 @@ def look(content: object) -> bytearray | memoryview:
     if isinstance(content, bytes):
         return bytearray(content)
     raise ValueError(f"{type(content).__name__} in place of bytes")
-
-
-def join_parts(shared: object, own: object) -> Parcel:
-    """The parcel that was sent in two parts."""
-    parcel = decode(look(own))
-    first = look(shared)
-    if len(first):
-        groups = decode(first).tensors
-        parcel.tensors = groups | parcel.tensors
-    return parcel
-
-
-def shared_groups(parcels: Mapping[str, Parcel]) -> dict[str, Tensors]:
-    """Groups that all parcels carry as the very same object."""
-    first = next(iter(parcels.values()), Parcel())
-    return {
-        group: tensors
-        for group, tensors in first.tensors.items()
-        if all(parcel.tensors.get(group) is tensors for parcel in parcels.values())
-    }
-
-
-def own_groups(parcel: Parcel, shared: Mapping[str, Tensors]) -> list[str]:
-    """Groups of a parcel that are not shared."""
-    return [group for group, tensors in parcel.tensors.items() if shared.get(group) is not tensors]
 
 
 def reason_of(error: BaseException) -> str:
