@@ -1,15 +1,19 @@
-"""What only passes bytes on at the server never loads PyTorch."""
+"""What only passes bytes on at the server is small: it never loads PyTorch, and does not gather what has left it."""
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import threading
+import weakref
 from pathlib import Path
 
 from real_hosts import Hosts, eventually, recipe_with
 
 import fedvisage as fv
+from fedvisage.federation.nvflare.body import Body
+from fedvisage.federation.nvflare.courier import Bodies
 
 RELAY = """
 import sys
@@ -52,3 +56,22 @@ def loads_pytorch(pid: int) -> bool:
         return "libtorch" in Path(f"/proc/{pid}/maps").read_text()
     except OSError:
         return False
+
+
+def test_the_server_lets_go_of_what_its_blocks_left_behind_and_a_party_is_not_slowed_down() -> None:
+    gc.disable()
+    try:
+        for tidy in (False, True):
+            left = Left()
+            left.own, gone = left, weakref.ref(left)
+            del left
+            Bodies({"model": Body(1, memoryview(bytearray(1)))}, tidy).produce(None, "party")
+            assert (gone() is None) == tidy
+    finally:
+        gc.enable()
+
+
+class Left:
+    """Something that knows itself."""
+
+    own: Left

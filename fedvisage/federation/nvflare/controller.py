@@ -7,6 +7,7 @@ reports nothing for a while is given up: a killed site, a frozen process and a b
 
 from __future__ import annotations
 
+import gc
 import queue
 import threading
 import time
@@ -48,6 +49,7 @@ class Relay(Controller):
         """Call the run."""
         root = Path(fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT).get_root_dir())
         courier.register(root)
+        gc.freeze()  # what is loaded now stays: whoever tidies up later has little to look at
         try:
             self._link = call(root)
         except Closed as error:

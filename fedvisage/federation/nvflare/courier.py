@@ -6,6 +6,7 @@ the server into a file, at a party into memory.
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from nvflare.fuel.utils.fobs.decomposers.via_downloader import ViaDownloaderDeco
 from fedvisage.federation.nvflare.body import Body
 
 BLOCK = 2 << 20
+TIDY = 4 * BLOCK
+"""Bytes after which the server looks for blocks that are done with: NVFlare leaves each in a reference cycle."""
 DOT = 200
 """NVFlare's number for how a body travels; its own are below ten, and the largest possible is 255."""
 
@@ -26,8 +29,10 @@ Place = dict[str, Any]
 class Bodies(Downloadable):
     """The bodies of one message, at their sender."""
 
-    def __init__(self, bodies: dict[str, Body]) -> None:
+    def __init__(self, bodies: dict[str, Body], tidy: bool = False) -> None:
+        """`tidy`: let go of blocks that have left; see `TIDY`."""
         super().__init__(bodies)
+        self._tidy = tidy
         self._bodies = dict(bodies)
         self._names = list(bodies)
 
@@ -36,6 +41,8 @@ class Bodies(Downloadable):
         name, start = self._after(state)
         if name is None:
             return ProduceRC.EOF, None, {}
+        if self._tidy and start % TIDY == 0:
+            gc.collect()
         body = self._bodies[name]
         data = body.read(start, BLOCK)
         return ProduceRC.OK, data, {"name": name, "size": body.size, "start": start, "count": len(data)}
@@ -77,6 +84,8 @@ class Intake(Consumer):
             raise ValueError(f"block {start:,} of {size:,} bytes where {end:,} was due")
         body.write(start, data)
         self._ends[name] = end + len(data)
+        if self._folder is not None and start % TIDY == 0:
+            gc.collect()
         return state
 
     def download_completed(self, ref_id: str) -> None:
@@ -106,7 +115,7 @@ class BodyDecomposer(ViaDownloaderDecomposer):
 
     def to_downloadable(self, items: dict[str, Body], max_chunk_size: int, fobs_ctx: dict[str, Any]) -> Bodies:
         """What the receiver fetches from."""
-        return Bodies(items)
+        return Bodies(items, tidy=self._folder is not None)
 
     def download(self, from_fqcn: str, ref_id: str, **how: Any) -> tuple[str | None, dict[str, Body]]:
         """Fetch the bodies of a message."""
