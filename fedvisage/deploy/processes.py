@@ -37,6 +37,8 @@ _CHILDREN: list[Child] = []
 """What this process started: it outlives this process, and is waited for as long as that lives."""
 MEMORY = {"MALLOC_ARENA_MAX": "4", "MALLOC_MMAP_THRESHOLD_": "524288", "MALLOC_TRIM_THRESHOLD_": "8388608"}
 """Blocks of parcels go back to the operating system as soon as they are free."""
+SERVER_MEMORY = MEMORY | {"MALLOC_ARENA_MAX": "1"}
+"""The server's many threads wait for each other anyway; each further arena would keep some megabytes for itself."""
 HEARTBEAT = 3
 """Seconds between a site's signs of life to the server."""
 
@@ -75,10 +77,14 @@ def _command(program: list[str], kit: Path, settings: str, options: list[str]) -
     return [*python, "--set", "secure_train=true", *options, "org=fedvisage", "config_folder=config"]
 
 
+def _memory(kit: Path) -> dict[str, str]:
+    return SERVER_MEMORY if kit.name == "server" else MEMORY
+
+
 def become(command: list[str], kit: Path) -> None:
     """Turn this process into a host's: signals and exit codes are then its own."""
     (kit / "transfer").mkdir(exist_ok=True)
-    os.environ.update(MEMORY | dict(os.environ))
+    os.environ.update(_memory(kit) | dict(os.environ))
     os.chdir(kit)
     sys.stdout.flush()
     os.execv(command[0], command)
@@ -120,7 +126,7 @@ def _command_of(deployment: Deployment, name: str) -> tuple[list[str], Path]:
 
 def _start(command: list[str], kit: Path) -> Child:
     (kit / "transfer").mkdir(exist_ok=True)
-    environment = MEMORY | dict(os.environ)
+    environment = _memory(kit) | dict(os.environ)
     with (kit / "console.log").open("ab") as log:
         child = subprocess.Popen(
             command, cwd=kit, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
