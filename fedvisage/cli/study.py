@@ -43,6 +43,9 @@ from fedvisage.studies import (
     write_study,
 )
 
+COLUMNS = 5
+"""Of a study side by side in a terminal, each with the paper's; a wider table is cut."""
+
 app = typer.Typer(no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(help="A study, such as fedgc/table-5.")]
@@ -213,13 +216,15 @@ def _show(name: str, scale: str, kept: Path) -> None:
     for column in columns:
         measure = column.by[scale]
         print(f"  {column.name}: {measure.metric} on {measure.what}")
-    shown: dict[str, list[str]] = {"": [row.label for row in study.rows]}
-    for column in columns:
-        shown[column.name] = [_ours(numbers.get(row.name, {}).get(column.name)) for row in study.rows]
-        if any(column.name in row.paper for row in study.rows):
-            shown[f"paper's {column.name}"] = [_number(row.paper.get(column.name)) for row in study.rows]
-    show_table(list(shown), zip(*shown.values(), strict=True))
-    if any(text.endswith(")") for column in columns for text in shown[column.name]):
+    entries = {row.name: numbers.get(row.name, {}) for row in study.rows}
+    for start in range(0, len(columns), COLUMNS):
+        shown: dict[str, list[str]] = {"": [row.label for row in study.rows]}
+        for column in columns[start : start + COLUMNS]:
+            shown[column.name] = [_ours(entries[row.name].get(column.name)) for row in study.rows]
+            if any(column.name in row.paper for row in study.rows):
+                shown[f"paper's {column.name}"] = [_number(row.paper.get(column.name)) for row in study.rows]
+        show_table(list(shown), zip(*shown.values(), strict=True))
+    if any(not math.isnan(entry.chosen) for of in entries.values() for entry in of.values()):
         print("in brackets: at the round chosen on validation people")
     print(f"\n{summary(study, found, bool(finished))}")
     for one in found:
