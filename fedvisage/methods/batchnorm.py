@@ -13,9 +13,10 @@ import torch
 from torch import nn
 
 from fedvisage.core.codec import State
-from fedvisage.core.method import Component, Context, Party, Result, broadcast
+from fedvisage.core.method import Component, Context, Images, Party, Result, broadcast
 from fedvisage.core.parcel import BACKBONE, BUFFERS, Parcel
 from fedvisage.core.phase import Phase
+from fedvisage.models import Backbone
 
 BATCH = 64
 
@@ -33,23 +34,28 @@ class Recalibrate(Component):
         return broadcast(server, (BACKBONE, BUFFERS), cohort)
 
     def recalibrate(self, party: Party, parcel: Parcel) -> Parcel:
-        """Cumulative averages over the party's training images, in training mode, without gradients."""
-        model, images = party.load(parcel), party.faces.train
-        norms = [layer for layer in model.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
-        before = [layer.momentum for layer in norms]
-        cuts = [cut for cut in range(BATCH, len(images), BATCH) if len(images) - cut > 1]
-        model.train()
-        try:
-            with torch.no_grad():
-                for step, chosen in enumerate(np.split(np.arange(len(images)), cuts), 1):
-                    for layer in norms:
-                        layer.momentum = 1 / step
-                    model(model.preprocess(images.read(chosen)))
-        finally:
-            for layer, momentum in zip(norms, before, strict=True):
-                layer.momentum = momentum
+        """Under the global model, on the party's training images."""
+        estimate_statistics(party.load(parcel), party.faces.train)
         return Parcel({BUFFERS: party.weights.buffers} if party.weights.buffers else {})
 
     def absorb_recalibrate(self, server: State, result: Result, context: Context) -> State:
         """The averaged statistics replace the old ones."""
         return server | result.reduced
+
+
+def estimate_statistics(model: Backbone, images: Images) -> None:
+    """Make the running statistics those of the images: cumulative averages, in training mode, without gradients."""
+    norms = [layer for layer in model.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
+    before, training = [layer.momentum for layer in norms], model.training
+    cuts = [cut for cut in range(BATCH, len(images), BATCH) if len(images) - cut > 1]
+    model.train()
+    try:
+        with torch.no_grad():
+            for step, chosen in enumerate(np.split(np.arange(len(images)), cuts), 1):
+                for layer in norms:
+                    layer.momentum = 1 / step
+                model(model.preprocess(images.read(chosen)))
+    finally:
+        model.train(training)
+        for layer, momentum in zip(norms, before, strict=True):
+            layer.momentum = momentum

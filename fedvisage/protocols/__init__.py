@@ -7,6 +7,7 @@ from fedvisage.protocols.progress import recovered, sampled
 from fedvisage.protocols.protocol import PROTOCOLS, Options, Protocol, Result, run
 from fedvisage.protocols.pseudo_labels import pseudo_labels
 from fedvisage.protocols.search import fedfrbench, megaface, query_gallery
+from fedvisage.protocols.statistics import own_statistics
 from fedvisage.protocols.subject import Data, Subject, embed_to_file, model_digest, open_subject
 from fedvisage.protocols.templates import ijb, ijba
 from fedvisage.protocols.verification import all_pairs, lfw, rfw
@@ -27,6 +28,7 @@ __all__ = [
     "megaface",
     "model_digest",
     "open_subject",
+    "own_statistics",
     "personal",
     "pseudo_labels",
     "query_gallery",

@@ -25,7 +25,7 @@ Floats = NDArray[np.float32]
 @protocol("recovered", "genuine pairs of a run's test people that its start rejects and its model accepts", True)
 def recovered(data: Data, subject: Subject, options: Options) -> Result:
     """Both models at their own thresholds for the same false-accept rate, over all pairs of the test people."""
-    run = _folder(subject)
+    run = run_folder(subject)
     recipe, partition = load_recipe(str(run / "recipe.toml")), Partition.load(run / "partition.json")
     faces, models = open_faces(recipe, run / CACHE), (start_model(recipe, run), subject.model)
     if isinstance(recipe.backbone.cache, str):
@@ -56,7 +56,7 @@ def recovered(data: Data, subject: Subject, options: Options) -> Result:
 @protocol("sampled", "public images that a run's parties trained on, as a share of all public images", True)
 def sampled(data: Data, subject: Subject, options: Options) -> Result:
     """The mean over rounds and parties of the hard negatives that FedFR's parties report."""
-    run = _folder(subject)
+    run = run_folder(subject)
     partition = Partition.load(run / "partition.json")
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
     counts = [n["hard_negatives"] for row in rows for n in row.get("parties", {}).values() if "hard_negatives" in n]
@@ -67,7 +67,8 @@ def sampled(data: Data, subject: Subject, options: Options) -> Result:
     return result
 
 
-def _folder(subject: Subject) -> Path:
+def run_folder(subject: Subject) -> Path:
+    """The folder of the run that is scored, refused where it is none."""
     path = Path(subject.path)
     path = path.parent if path.name == "model.safetensors" else path
     for needed in ("recipe.toml", "partition.json", "metrics.jsonl"):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import fedvisage as fv
 from fedvisage.clustering import bcubed_f, c_finch, pairwise_f
@@ -103,3 +104,36 @@ def test_a_run_without_targets_has_no_pseudo_labels(tmp_path: Path) -> None:
     assert result.notes == ["no party of this run has pseudo-labels: only the targets of 'feduda' make some"]
     with pytest.raises(FedVisageError, match="needs a run's folder"):
         evaluate("pseudo-labels", Data(tmp_path), open_subject(str(tmp_path / "run" / "model.safetensors")))
+
+
+def test_own_statistics_scores_each_domain_with_the_statistics_of_its_own_trainers(
+    finished: Path, faces: FaceSet
+) -> None:
+    subject = open_subject(str(finished))
+    before = {name: value.clone() for name, value in subject.model.named_buffers()}
+    found = evaluate("own-statistics", Data(finished), subject)
+    partition, domains = Partition.load(finished / "partition.json"), np.array(faces.domains)[faces.domain]
+    expected = {}
+    for domain in SETTINGS.domain:
+        model = load_model(finished / "model.safetensors").train()
+        for layer in model.modules():
+            if isinstance(layer, torch.nn.BatchNorm1d | torch.nn.BatchNorm2d):
+                layer.reset_running_stats()
+                layer.momentum = None  # PyTorch's own cumulative average
+        own = [i for share in partition.parties.values() for i in share.train if domains[i] == domain]
+        with torch.no_grad():
+            model(model.preprocess(Faces(faces, np.array(own)).read(np.arange(len(own)))))
+        test = Faces(faces, np.array([i for i in partition.test if domains[i] == domain]))
+        embeddings = embed_images(model.eval(), test, flip=True, normalise=True)
+        assert test.labels is not None
+        expected[f"{domain} TAR@0.1"] = all_pairs_verification(embeddings, test.labels, (0.1,)).rates[0].value
+    assert found.metrics == {**expected, "mean TAR@0.1": np.mean(list(expected.values()))}
+    assert found.counts["daylight images for statistics"] <= 64  # one batch, so that the reference needs no second
+    assert all(torch.equal(value, before[name]) for name, value in subject.model.named_buffers())
+    assert all(not module.training for module in subject.model.modules())
+
+
+def test_own_statistics_needs_several_domains(tmp_path: Path) -> None:
+    fv.run(fv.load_recipe("smoke", {"federation.rounds": 1, "compare": []}), out=tmp_path / "run")
+    with pytest.raises(FedVisageError, match="compares domains"):
+        evaluate("own-statistics", Data(tmp_path / "run"), open_subject(str(tmp_path / "run")))
