@@ -32,6 +32,9 @@ Groups = dict[str, Tensors]
 Summand = tuple[Groups, float]
 Rest = Callable[[], None] | None
 """See `Parcel.rest`."""
+Term = tuple[Groups, float, Rest]
+PIECE = 1 << 22
+"""Numbers of an answer that can rest which are in memory at a time."""
 
 
 def chunk_size(cohort: int) -> int:
@@ -70,9 +73,9 @@ class Accumulator:
         self._space = space
         self.total: Groups | None = None
 
-    def add(self, summand: Summand) -> None:
+    def add(self, term: Term) -> None:
         """total += weight * tensors."""
-        groups, weight = summand
+        groups, weight, rest = term
         if self.total is None and self._space:
             self.total = self._space
             for tensors in self.total.values():
@@ -82,7 +85,13 @@ class Accumulator:
         for group, tensors in groups.items():
             total = self.total[group]
             sums, values = columns(total, in_order(tensors, total))
-            torch._foreach_add_(sums, values, alpha=weight)
+            if rest is None:
+                torch._foreach_add_(sums, values, alpha=weight)
+                continue
+            for own, other in zip(sums, values, strict=True):
+                for start in range(0, len(own), PIECE):
+                    own[start : start + PIECE].add_(other[start : start + PIECE], alpha=weight)
+                    rest()
 
 
 class OrderedSum:
@@ -92,11 +101,11 @@ class OrderedSum:
         self.count, self.chunk = count, chunk_size(count)
         self._whole = Accumulator()
         self._spare: list[Groups] = []
-        self._chunks: dict[int, tuple[InOrder[Summand], Accumulator]] = {}
+        self._chunks: dict[int, tuple[InOrder[Term], Accumulator]] = {}
         self._order = (
-            InOrder[Summand](self._whole.add, _copy)
+            InOrder[Term](self._whole.add, _copy)
             if self.chunk == 1
-            else InOrder[Summand](partial(_add, self._whole, self._spare), _keep)
+            else InOrder[Term](partial(_add, self._whole, self._spare), _keep)
         )
 
     @property
@@ -109,35 +118,36 @@ class OrderedSum:
 
         Those that can `rest` are held as they are.
         """
+        term = summand and (*summand, rest)
         if self.chunk == 1:
-            self._order.put(position, summand, rest)
+            self._order.put(position, term, rest)
             return
         number, within = divmod(position, self.chunk)
         if number not in self._chunks:
             part = Accumulator(self._spare.pop() if self._spare else None)
             self._chunks[number] = (InOrder(part.add, _copy), part)
         order, part = self._chunks[number]
-        order.put(within, summand, rest)
+        order.put(within, term, rest)
         if order.position == min(self.chunk, self.count - number * self.chunk):
             del self._chunks[number]
-            self._order.put(number, (part.total, 1.0) if part.total else None)
+            self._order.put(number, (part.total, 1.0, None) if part.total else None)
 
 
-def _add(whole: Accumulator, spare: list[Groups], summand: Summand) -> None:
+def _add(whole: Accumulator, spare: list[Groups], term: Term) -> None:
     """Add a chunk's sum; its tensors may hold another chunk's next.
 
     A function and no method: a sum that knew itself would hold a model until the garbage collector comes by.
     """
-    whole.add(summand)
-    spare.append(summand[0])
+    whole.add(term)
+    spare.append(term[0])
 
 
-def _copy(summand: Summand) -> Summand:
-    return {group: pack_flat(tensors) for group, tensors in summand[0].items()}, summand[1]
+def _copy(term: Term) -> Term:
+    return {group: pack_flat(tensors) for group, tensors in term[0].items()}, term[1], None
 
 
-def _keep(summand: Summand) -> Summand:
-    return summand
+def _keep(term: Term) -> Term:
+    return term
 
 
 class Individuals(Mapping[str, Tensors]):

@@ -8,7 +8,7 @@ beside the model itself pass whatever came before.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from statistics import median
@@ -26,6 +26,8 @@ from fedvisage.core.phase import Phase
 
 SLACK = 4096
 BLOCK = 1 << 17
+REST = 32 * BLOCK
+"""Numbers of an answer that can rest which are in memory at a time."""
 
 
 NOT_ASKED = "not asked in this round"
@@ -77,7 +79,7 @@ class Guard:
     def _check_values(self, answer: Parcel, expected: Mapping[str, Layout], sent: Parcel) -> float:
         norm = 0.0
         for group in expected:
-            size = self._norm(answer.get(group), sent.get(group) if group == BACKBONE else {})
+            size = self._norm(answer.get(group), sent.get(group) if group == BACKBONE else {}, answer.rest)
             if not math.isfinite(size):
                 raise Refused(f"{group} holds {_first_bad(answer.get(group))}")
             if group == BACKBONE:
@@ -124,11 +126,11 @@ class Guard:
         if known and not self.phase.counts and value != getattr(known, name):
             raise Refused(f"{name} = {value:g}, but {getattr(known, name):,} at joining")
 
-    def _norm(self, tensors: Tensors, reference: Tensors) -> float:
+    def _norm(self, tensors: Tensors, reference: Tensors, rest: Callable[[], None] | None = None) -> float:
         """Norm of `tensors` minus `reference`, in blocks that fit the cache; not finite if any value is not."""
         if reference:
             values, starts = columns(in_order(tensors, reference), self._start(reference))
-            square = sum(self._square(value, start) for value, start in zip(values, starts, strict=True))
+            square = sum(self._square(value, start, rest) for value, start in zip(values, starts, strict=True))
         else:
             square = sum(self._square(value, None) for value in columns(tensors)[0])
         return math.sqrt(square) if square >= 0 else math.nan
@@ -140,7 +142,7 @@ class Guard:
             known = self._starts[id(reference)] = (reference, in_order(reference, reference))
         return known[1]
 
-    def _square(self, flat: Tensor, reference: Tensor | None) -> float:
+    def _square(self, flat: Tensor, reference: Tensor | None, rest: Callable[[], None] | None = None) -> float:
         """Squared norm of one flat tensor minus its reference."""
         if flat.device.type != "cpu" or flat.dtype not in (torch.float32, torch.float64):
             return float((flat.double() if reference is None else flat.double() - reference.double()).square().sum())
@@ -153,6 +155,8 @@ class Guard:
             block = values[begin : begin + BLOCK]
             change = np.subtract(block, starts[begin : begin + BLOCK], out=scratch[: len(block)])
             square += float(np.dot(change, change))
+            if rest and not (begin + BLOCK) % REST:
+                rest()
         return square
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import weakref
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -134,6 +136,18 @@ def test_what_can_rest_is_held_as_it_is_and_rests_once_it_was_passed_on() -> Non
     order.put(1, "b", lambda: told.append("b rests"))
     order.put(0, "a", lambda: told.append("a rests"))
     assert told == ["a", "a rests", "b", "b rests"]
+
+
+@pytest.mark.parametrize("count", [2, 100])
+def test_an_answer_that_can_rest_is_added_piece_by_piece_to_the_same_bits(count: int, monkeypatch: Any) -> None:
+    monkeypatch.setattr(aggregation, "PIECE", 4)
+    whole, rested = aggregate(count, list(range(count))), list[str]()
+    aggregator = Aggregator(PHASE, names(count))
+    for number, party in enumerate(names(count)):
+        given_answer = replace(answer(number), rest=lambda party=party: rested.append(party))
+        aggregator.add(party, given_answer, number + 1.0, 0.0, Parcel())
+    assert same_bits(aggregator.result(), whole)
+    assert rested.count(names(count)[-1]) > 3, "11 numbers of a backbone, 4 at a time"
 
 
 def test_nobody_counted_leaves_an_empty_result() -> None:

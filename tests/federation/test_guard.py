@@ -15,7 +15,7 @@ from fedvisage.core.flat import layout, pack_flat
 from fedvisage.core.method import Joined
 from fedvisage.core.parcel import BACKBONE, BUFFERS, OPTIMISER, PRIVATE_EMBEDDINGS, Parcel, Stamp, Tensors
 from fedvisage.core.phase import Phase
-from fedvisage.federation.guard import BLOCK, Guard, Refused, Stale, bound
+from fedvisage.federation.guard import BLOCK, REST, Guard, Refused, Stale, bound
 
 STAMP = Stamp(3, "train", 1)
 PHASE = Phase(
@@ -216,6 +216,17 @@ def test_the_norm_has_the_same_bits_however_the_tensors_lie_in_memory() -> None:
             parcel = Parcel({BACKBONE: answer}, {"samples": 1.0, "loss": 1.0}, STAMP)
             norms.add(by.check("ann", parcel, {BACKBONE: layout(start)}, Parcel({BACKBONE: down})))
     assert len(norms) == 1
+
+
+def test_an_answer_that_can_rest_does_so_on_the_way_to_the_same_norm() -> None:
+    start = pack_flat({"w": torch.zeros(REST + 5), "b": torch.ones(3)})
+    after = pack_flat({"w": torch.linspace(-1, 1, REST + 5), "b": torch.zeros(3)})
+    rests, norms = list[str](), set()
+    for rest in (None, lambda: rests.append("rest")):
+        by = Guard(PHASE, STAMP, frozenset({"ann"}), {}, None, 1000)
+        parcel = Parcel({BACKBONE: after}, {"samples": 1.0, "loss": 1.0}, STAMP, rest=rest)
+        norms.add(by.check("ann", parcel, {BACKBONE: layout(start)}, Parcel({BACKBONE: start})))
+    assert len(norms) == len(rests) == 1
 
 
 @pytest.mark.parametrize("place", [0, BLOCK, 2 * BLOCK + 5])
