@@ -292,6 +292,7 @@ class _Run:
         if parts.method.pools:
             partition = partition.pooled(parts.method.pooled_roles, parts.method.pools_without_labels)
             settings = settings.model_copy(update={"threads_per_party": settings.threads, "workers": 1})
+        self.weights.rest()  # rounds begin with the start model's file
         transport = self._transport(parts, partition, settings, folder, label)
         try:
             federation = Federation(
@@ -344,7 +345,9 @@ class _Run:
                 return {}
             self._load(server)
             with _threads(self.recipe.federation.threads):
-                return {name: headline(people.score(self.model)) for name, people in sets.items() if people}
+                scores = {name: headline(people.score(self.model)) for name, people in sets.items() if people}
+            self.weights.rest()
+            return scores
 
         return observe if every and any(sets.values()) else None
 

@@ -7,7 +7,7 @@ parameters and statistics stay at the party. `recalibrate`: statistics are re-es
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from typing import Any, Literal
 
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from fedvisage.core.errors import FedVisageError
-from fedvisage.core.flat import copy, layout, pack_flat
+from fedvisage.core.flat import copy, layout, pack_flat, zeros_flat
 from fedvisage.core.parcel import Tensors
 
 BatchNormPolicy = Literal["average", "local", "recalibrate"]
@@ -37,16 +37,25 @@ class Weights:
         buffers = {n: b for n, b in model.named_buffers() if not n.endswith(COUNTER) and n not in frozen}
         norms = {name for name, module in model.named_modules() if isinstance(module, _BATCHNORM)}
         own = {name for name in parameters if name.rpartition(".")[0] in norms} if policy == "local" else set()
-        self.backbone = self._lay_out({name: p for name, p in parameters.items() if name not in own})
-        self.buffers = self._lay_out({} if policy == "local" else buffers)
-        self.local = self._lay_out(
+        self.backbone: Tensors = {name: p for name, p in parameters.items() if name not in own}
+        self.buffers: Tensors = {} if policy == "local" else buffers
+        self.local: Tensors = (
             {name: p for name, p in parameters.items() if name in own} | buffers if policy == "local" else {}
         )
-        self._everything = self.backbone | self.buffers | self.local
+        self._lay_out(pack_flat)
+        self._resting = False
         self._twins: dict[str, tuple[nn.Module, Tensors]] = {}
+
+    def rest(self) -> None:
+        """Let go of the values and their memory; nobody looks at the model until all of them are loaded again."""
+        self._lay_out(_without_memory)
+        self._resting = True
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Copy values into the model's own tensors, by name; never rebuilds them."""
+        if self._resting:
+            self._lay_out(zeros_flat)
+            self._resting = False
         for group in (self.backbone, self.buffers, self.local):
             if layout(tensors) == layout(group):
                 copy(group, tensors)
@@ -76,17 +85,22 @@ class Weights:
         """Everything together: a model of its own."""
         return dict(self._everything)
 
-    def _lay_out(self, tensors: Tensors) -> Tensors:
-        """Give the model tensors that lie side by side, with the same values."""
-        packed = pack_flat(tensors)
-        for name, tensor in packed.items():
+    def _lay_out(self, made_of: Callable[[Tensors], Tensors]) -> None:
+        """Give the model the tensors that are made of its own, group by group."""
+        self.backbone, self.buffers, self.local = map(made_of, (self.backbone, self.buffers, self.local))
+        self._everything = self.backbone | self.buffers | self.local
+        for name, tensor in self._everything.items():
             module, _, own = name.rpartition(".")
             owner = self.model.get_submodule(module)
             if own in owner._parameters:
                 owner._parameters[own].data = tensor
             else:
                 setattr(owner, own, tensor)
-        return packed
+
+
+def _without_memory(tensors: Tensors) -> Tensors:
+    """Tensors of the same shapes that have one number for all their places."""
+    return {name: tensor.new_zeros(()).expand(tensor.shape) for name, tensor in tensors.items()}
 
 
 def _fill(own: Tensors, values: Mapping[str, Tensor]) -> None:

@@ -70,6 +70,19 @@ def test_loading_copies_values_into_the_live_model() -> None:
     assert {name: p.data_ptr() for name, p in model.named_parameters()} == addresses
 
 
+def test_a_model_at_rest_takes_no_memory_and_is_the_same_when_it_was_loaded_again() -> None:
+    model, images = network(), torch.randn(4, 2)
+    weights = Weights(model)
+    kept, before = {**snapshot(weights.backbone), **snapshot(weights.buffers)}, model.eval()(images)
+    for _ in range(2):
+        weights.rest()
+        weights.rest()
+        assert {tensor.untyped_storage().nbytes() for tensor in (*model.parameters(), *weights.all().values())} == {4}
+        weights.load({name: kept[name] for name in weights.backbone})
+        weights.load({name: kept[name] for name in weights.buffers})
+        assert torch.equal(model(images), before)
+
+
 def test_the_groups_are_live_and_a_snapshot_is_not() -> None:
     model = network()
     weights = Weights(model)
