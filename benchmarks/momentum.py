@@ -1,4 +1,4 @@
-"""Federated momentum and validation: PFM's local step against plain SGD's, a search against its bare forward passes."""
+"""Federated momentum and validation: PFM's local step against plain SGD's; a search's time and memory."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from statistics import median
 import numpy as np
 import torch
 
-from benchmarks.common import Row, Scale, federation, make_model, seconds, side_by_side
+from benchmarks.common import Row, Scale, federation, make_model, peak_above, seconds, side_by_side
 from fedvisage.build import Parts
 from fedvisage.config import Recipe, Training
-from fedvisage.core.flat import weighted
+from fedvisage.core.flat import flat_views, weighted
+from fedvisage.core.method import Context
 from fedvisage.core.randomness import Streams
 from fedvisage.core.weights import Weights
 from fedvisage.evaluation import make_pairs
 from fedvisage.faces.faceset import ArrayImages, Faces, FaceSet
 from fedvisage.federation import Event
 from fedvisage.losses import cosface
-from fedvisage.methods.fv import FederatedValidation
+from fedvisage.methods.fv import FV, FederatedValidation
 from fedvisage.methods.pfm import PFM
 from fedvisage.models import Backbone
 from fedvisage.training import Batch, Correct, Trainer, add_constant
@@ -30,9 +31,32 @@ EPOCHS = {"smoke": (1, 4), "normal": (5, 16), "full": (25, 16)}
 SEARCHES = {"smoke": (1, 12, 4, 100), "normal": (3, 40, 12, 200), "full": (5, 100, 20, 600)}
 """Searches measured; people of a validator, images of each, pairs."""
 
+KEPT = {"smoke": (3, 1 << 18), "normal": (12, 1 << 22), "full": (12, 1 << 25)}
+"""Parties of a search, and parameters of a backbone."""
+
 
 def measure(scale: Scale) -> list[Row]:
-    return [_step(*EPOCHS[scale]), _search(*SEARCHES[scale])]
+    return [_room(*KEPT[scale]), _step(*EPOCHS[scale]), _search(*SEARCHES[scale])]
+
+
+def _room(parties: int, numbers: int) -> Row:
+    """Memory that a search's models take on the server, from the parties' backbones to the last candidate."""
+    search = FederatedValidation(candidates=5)
+
+    def work() -> None:
+        shapes = {"weight": ((numbers,), torch.float32)}
+        kept = {f"party-{n}": flat_views(shapes, torch.ones(numbers)) for n in range(parties)}
+        weights = dict.fromkeys(kept, 1 / parties)
+        server = {FV: {"weights": weights, "backbones": kept, "buffers": {}}}
+        sent = {}
+        for repeat in range(search.candidates):
+            context = Context(Streams(1), 1, 1, {}, {}, 1, repeat)
+            sent = search.plan_validate(server, ["validator"], context)  # the last parcels live until these are made
+        assert sent
+
+    models = (parties + 1) * numbers * 4 / 2**20
+    peer = f"the backbones of {parties} parties and one candidate"
+    return Row.of("memory, a search of federated validation", peak_above(work), models, "MB", peer, "<= 1.1")
 
 
 def _step(times: int, each: int) -> Row:

@@ -122,10 +122,15 @@ def copy(into: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
         torch._foreach_copy_([into[name] for name in values], [value.detach() for value in values.values()])
 
 
-def weighted(*terms: tuple[float, dict[str, Tensor]]) -> dict[str, Tensor]:
-    """A new group: the sum of weight * group over groups of the same names and shapes, on the first one's device."""
+def weighted(*terms: tuple[float, dict[str, Tensor]], into: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
+    """A new group: the sum of weight * group over groups of the same names and shapes, on the first one's device.
+
+    Where there is a group to put it `into`, that one's values are overwritten and it is returned.
+    """
     (weight, first), *others = terms
-    total = pack_flat(first)
+    total = pack_flat(first) if into is None else into
+    if into is not None:
+        copy(into, first)
     torch._foreach_mul_(columns(total)[0], weight)
     for weight, group in others:
         sums, values = columns(total, in_order(group, total))

@@ -11,23 +11,27 @@ With `overlap` validators search among round r's backbones while trainers are bu
 that round is absorbed with the weighting it began with, and the new one counts from round r + 2. With some trainers
 absent the search shares out, among those present, what they had together. `map_every` asks for the whole landscape
 besides: all weightings of three trainers on a grid (the paper's Figure 3).
+
+The server holds the trainers' backbones and one candidate, whose memory the next one overwrites: an exchange is over,
+and every transport has read or copied what it sent, before the next is planned.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
 from fedvisage.core.codec import State
 from fedvisage.core.errors import FedVisageError
-from fedvisage.core.flat import weighted
+from fedvisage.core.flat import layout, weighted
 from fedvisage.core.method import WEIGHTINGS, Context, Joined, Party, Result, Weighting, broadcast
-from fedvisage.core.parcel import BACKBONE, BUFFERS, Parcel
+from fedvisage.core.parcel import BACKBONE, BUFFERS, Parcel, Tensors
 from fedvisage.core.phase import LEARNERS, VALIDATOR, Audience, Phase
 from fedvisage.evaluation import kfold_accuracy, make_pairs
 from fedvisage.training import embed_images
@@ -36,6 +40,23 @@ from fedvisage.training.views import Mixture, Part
 FV = "fv"
 Scores = NDArray[np.float64]
 """Scores in percent (T, V): a row per candidate, a column per validator."""
+
+
+@dataclass
+class Room:
+    """Memory of one candidate by group; it is this process's own, and tells no two weightings apart."""
+
+    groups: dict[str, Tensors] = field(default_factory=dict, compare=False, repr=False)
+
+    def __reduce__(self) -> tuple[type[Room], tuple[()]]:
+        return Room, ()  # a worker process gets none
+
+    def mix(self, group: str, terms: Sequence[tuple[float, Tensors]]) -> Tensors:
+        """The weighted sum of the terms, where the last candidate's group was."""
+        old = self.groups.get(group)
+        fits = old is not None and layout(old) == layout(terms[0][1])
+        self.groups[group] = weighted(*terms, into=old if fits else None)
+        return self.groups[group]
 
 
 @WEIGHTINGS.register("fv")
@@ -66,6 +87,7 @@ class FederatedValidation(Weighting):
     """Rounds between maps of the scores of all weightings; 0 for none, otherwise there must be three trainers."""
     map_steps: Annotated[int, Field(ge=1, le=50)] = 10
     """Steps from one corner of the map to another."""
+    _room: Room = PrivateAttr(default_factory=Room)
 
     def phases(self) -> tuple[Phase, ...]:
         """Validators enrol once; after each training that is due, one exchange per candidate."""
@@ -150,10 +172,10 @@ class FederatedValidation(Weighting):
         return self.send(server, weights, cohort)
 
     def send(self, server: State, weights: Mapping[str, float], cohort: Sequence[str]) -> dict[str, Parcel]:
-        """Eq. 7: the trainers' backbones, and their BatchNorm statistics, mixed into one new model."""
+        """Eq. 7: the trainers' backbones, and their BatchNorm statistics, mixed where the last candidate was."""
         state = server[FV]
         mixed = {
-            group: weighted(*((weights[party], kept[party]) for party in weights))
+            group: self._room.mix(group, [(weights[party], kept[party]) for party in weights])
             if kept and any(kept.values())
             else {}
             for group, kept in ((BACKBONE, state["backbones"]), (BUFFERS, state["buffers"]))
@@ -190,7 +212,7 @@ class FederatedValidation(Weighting):
                 context.numbers |= {f"candidate_{n}": float(row.mean()) for n, row in enumerate(scores, 1)}
             context.numbers |= {f"weight/{party}": weight for party, weight in state["weights"].items()}
         last = context.repeat == self.candidates * self.searches - 1
-        return server | {FV: forget(state) if last and self.last_need(context) == "validate" else state}
+        return server | {FV: self.forget(state) if last and self.last_need(context) == "validate" else state}
 
     def divisors(
         self, validators: Sequence[str], scores: Scores, norms: Mapping[str, Sequence[float]]
@@ -222,7 +244,12 @@ class FederatedValidation(Weighting):
         if result.statistics and len(server[FV]["backbones"]) == 3:
             context.numbers |= {f"weight/{party}": weight for party, weight in self.surveyed(server, context).items()}
         last = context.repeat == len(grid(self.map_steps)) - 1
-        return server | {FV: forget(server[FV])} if last and self.last_need(context) == "survey" else server
+        return server | {FV: self.forget(server[FV])} if last and self.last_need(context) == "survey" else server
+
+    def forget(self, state: State) -> State:
+        """The backbones and the candidate's memory have done their work."""
+        self._room.groups.clear()
+        return {**state, "backbones": {}, "buffers": {}}
 
 
 def pair_accuracy(party: Party, parcel: Parcel, folds: int) -> float:
@@ -268,8 +295,3 @@ def grid(steps: int) -> list[tuple[float, float, float]]:
         for first in range(steps + 1)
         for second in range(steps + 1 - first)
     ]
-
-
-def forget(state: State) -> State:
-    """The backbones have done their work."""
-    return {**state, "backbones": {}, "buffers": {}}
