@@ -203,33 +203,40 @@ def as_table(name: str, scale: str, kept: Path) -> dict[str, Any]:
     study, finished = load_study(name), load_results(name, scale, kept)
     numbers = table(study, scale, finished)
     found = orderings(study, scale, finished, np.random.default_rng(0))
-    plain = {row: {column: _plain(entry) for column, entry in of.items()} for row, of in numbers.items()}
-    return {"study": name, "scale": scale, "rows": plain, "orderings": [one.table() for one in found]}
+    heads = {column.name: column.head(scale) for column in study.measured(scale)}
+    columns = {
+        column.head(scale): {"column": column.name, **column.by[scale].model_dump(include={"metric", "what"})}
+        for column in study.measured(scale)
+    }
+    plain = {row: {heads[column]: _plain(entry) for column, entry in of.items()} for row, of in numbers.items()}
+    ordered = [one.table() | {"column": heads[one.column]} for one in found]
+    return {"study": name, "scale": scale, "columns": columns, "rows": plain, "orderings": ordered}
 
 
 def _show(name: str, scale: str, kept: Path) -> None:
-    study, finished = load_study(name), load_results(name, scale, kept)
+    study, finished = load_study(name).at_scale(scale), load_results(name, scale, kept)
     numbers = table(study, scale, finished)
     found = orderings(study, scale, finished, np.random.default_rng(0))
     print(f"{study.title} ({study.source}), {scale} scale")
-    columns = [column for column in study.columns if scale in column.by]
+    columns = study.measured(scale)
+    heads = {column.name: column.head(scale) for column in columns}
     for column in columns:
         measure = column.by[scale]
-        print(f"  {column.name}: {measure.metric} on {measure.what}")
+        print(f"  {heads[column.name]}: {measure.metric} on {measure.what}")
     entries = {row.name: numbers.get(row.name, {}) for row in study.rows}
     for start in range(0, len(columns), COLUMNS):
         shown: dict[str, list[str]] = {"": [row.label for row in study.rows]}
         for column in columns[start : start + COLUMNS]:
-            shown[column.name] = [_ours(entries[row.name].get(column.name)) for row in study.rows]
+            shown[heads[column.name]] = [_ours(entries[row.name].get(column.name)) for row in study.rows]
             if any(column.name in row.paper for row in study.rows):
-                shown[f"paper's {column.name}"] = [_number(row.paper.get(column.name)) for row in study.rows]
+                shown[f"paper: {column.name}"] = [_number(row.paper.get(column.name)) for row in study.rows]
         show_table(list(shown), zip(*shown.values(), strict=True))
     if any(not math.isnan(entry.chosen) for of in entries.values() for entry in of.values()):
         print("in brackets: at the round chosen on validation people")
     print(f"\n{summary(study, found, bool(finished))}")
     for one in found:
         if one.clear and not one.agrees:
-            print(f"  {one.column}: {one.high} is {-one.ours:.2f} points below {one.low}, not above it")
+            print(f"  {heads[one.column]}: {one.high} is {-one.ours:.2f} points below {one.low}, not above it")
 
 
 def _plain(entry: Entry) -> dict[str, Any]:

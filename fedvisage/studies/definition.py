@@ -23,6 +23,8 @@ class Measure(Section):
 
     what: str
     """In words: on whom, and what it stands for."""
+    name: str = ""
+    """What the column is called at this scale, so that a stand-in does not go by the original's name."""
     metric: str = "accuracy"
     """`accuracy`, or a rate such as `tar@0.01`; a protocol's own name of it, such as `TAR@0.01`; a group of parties."""
     protocol: str = TEST
@@ -53,10 +55,21 @@ class Column(Section):
     unit: Literal["percent", "number"] = "percent"
     """Shares are shown in percent."""
 
+    def head(self, scale: str) -> str:
+        """What our numbers are shown under at a scale; the paper's name is for the paper's numbers."""
+        return self.by[scale].name or self.name
+
     @property
     def factor(self) -> int:
         """From what cells keep to what is shown."""
         return 100 if self.unit == "percent" else 1
+
+
+class Shown(Section):
+    """What a row says of itself at one scale where that differs."""
+
+    label: str = ""
+    x: float | None = None
 
 
 class Row(Section):
@@ -78,6 +91,13 @@ class Row(Section):
     """Where the row stands on the horizontal axis of a figure of lines."""
     line: str = ""
     """The line or bar series of the figure that the row belongs to; its group by default."""
+    shown: Mapping[str, Shown] = Field(default_factory=dict)
+    """Its label and `x` by scale."""
+
+    def at_scale(self, scale: str) -> Row:
+        """The row with the label and `x` that it has at this scale."""
+        own = self.shown.get(scale, Shown())
+        return self.model_copy(update={"label": own.label or self.label, "x": self.x if own.x is None else own.x})
 
 
 class Figure(Section):
@@ -130,10 +150,18 @@ class Study(Section):
     """Scales of the paper's other studies that this one does not have."""
     rows: tuple[Row, ...]
 
+    def at_scale(self, scale: str) -> Study:
+        """The study with its rows as they are shown at this scale."""
+        return self.model_copy(update={"rows": tuple(row.at_scale(scale) for row in self.rows)})
+
+    def measured(self, scale: str) -> list[Column]:
+        """The columns that this scale has."""
+        return [column for column in self.columns if scale in column.by]
+
     def measures(self, scale: str, row: str) -> dict[str, Measure]:
         """By column: what a row is measured by, as far as this scale can."""
         of = next(one.of for one in self.rows if one.name == row)
-        found = {column.name: column.by[scale] for column in self.columns if scale in column.by}
+        found = {column.name: column.by[scale] for column in self.measured(scale)}
         return {name: measure.model_copy(update={"of": of}) for name, measure in found.items()}
 
 
@@ -162,7 +190,8 @@ def load_study(name: str, folder: Path | None = None) -> Study:
     left_out = table.get("leaves_out", ())
     table["scales"] = {scale: own for scale, own in table.get("scales", {}).items() if scale not in left_out}
     study = validated(Study, table, f"study '{name}'")
-    named = [scale for scales in (study.scales, *(row.at for row in study.rows)) for scale in scales]
+    tables = (study.scales, *(table for row in study.rows for table in (row.at, row.shown)))
+    named = [scale for scales in tables for scale in scales]
     unknown = [scale for scale in named if scale not in SCALES]
     if unknown:
         raise FedVisageError(f"study '{name}': unknown scale '{unknown[0]}': {nearest(unknown[0], SCALES)}")
@@ -184,6 +213,11 @@ def _check_names(name: str, study: Study) -> None:
     twice = {row for row in rows if rows.count(row) > 1}
     if twice:
         raise FedVisageError(f"study '{name}' has two rows '{min(twice)}'")
+    for scale in study.scales:
+        heads = [column.head(scale) for column in study.measured(scale)]
+        twice = {head for head in heads if heads.count(head) > 1}
+        if twice:
+            raise FedVisageError(f"study '{name}' shows two columns as '{min(twice)}' at {scale} scale")
 
 
 def merged(*tables: Mapping[str, Any]) -> dict[str, Any]:

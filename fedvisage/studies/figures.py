@@ -18,10 +18,11 @@ TONES = 12
 Numbers = Mapping[str, Mapping[str, Entry]]
 
 
-def redrawn(study: Study, columns: Sequence[Column], numbers: Numbers) -> list[Figure]:
+def redrawn(study: Study, scale: str, numbers: Numbers) -> list[Figure]:
     """Per column: lines over a swept setting or bars where the study is a figure, else dots with the single seeds."""
     found: list[Figure | None] = []
-    for column in columns:
+    for column in study.measured(scale):
+        head = column.head(scale)
         measured = {
             row: of[column.name].mean
             for row, of in numbers.items()
@@ -30,11 +31,11 @@ def redrawn(study: Study, columns: Sequence[Column], numbers: Numbers) -> list[F
         if not measured:
             continue
         if study.figure is None and column.unit == "percent":
-            found.append(_dots(study, column, numbers))
+            found.append(_dots(study, column, head, numbers))
         elif study.figure is None or study.figure.kind == "bars":
-            found.append(_bars(study, column, numbers))
+            found.append(_bars(study, column, head, numbers))
         else:
-            found.append(_lines(study, column.name, measured, "ours"))
+            found.append(_lines(study, head, measured, "ours"))
             found.append(_lines(study, column.name, _paper(study, column.name), "the paper's"))
     return [figure for figure in found if figure is not None]
 
@@ -71,7 +72,7 @@ def _lines(study: Study, column: str, values: Mapping[str, float], whose: str) -
     return Figure(f"{column}, {whose}", svg, "", legend)
 
 
-def _bars(study: Study, column: Column, numbers: Numbers) -> Figure | None:
+def _bars(study: Study, column: Column, head: str, numbers: Numbers) -> Figure | None:
     """A bar per row, or its difference from the row that is taken as nought."""
     zero = study.figure.relative_to if study.figure else ""
     origin = numbers.get(zero, {}).get(column.name)
@@ -88,10 +89,10 @@ def _bars(study: Study, column: Column, numbers: Numbers) -> Figure | None:
     if not bars:
         return None
     unit = ", percent" if column.unit == "percent" else ""
-    label = f"points above {_label(study, zero)}" if zero else f"{column.name}{unit}"
+    label = f"points above {_label(study, zero)}" if zero else f"{head}{unit}"
     said = listed([f"{bar.label} {bar.value:.1f}" for bar in bars])
-    svg = charts.bar_chart(bars, label, f"{column.name}, {label}. {said}.", bool(zero))
-    return Figure(column.name, svg, "Whiskers: one standard deviation over seeds." if _whiskers(bars) else "")
+    svg = charts.bar_chart(bars, label, f"{head}, {label}. {said}.", bool(zero))
+    return Figure(head, svg, "Whiskers: one standard deviation over seeds." if _whiskers(bars) else "")
 
 
 def _difference(entry: Entry, origin: Entry) -> tuple[float, float]:
@@ -112,7 +113,7 @@ def _label(study: Study, name: str) -> str:
     return next(row.label for row in study.rows if row.name == name)
 
 
-def _dots(study: Study, column: Column, numbers: Numbers) -> Figure:
+def _dots(study: Study, column: Column, head: str, numbers: Numbers) -> Figure:
     """Every row's mean with its spread, and the single seeds behind it."""
     tones = _tones([row.group for row in study.rows])
     dots = []
@@ -124,29 +125,29 @@ def _dots(study: Study, column: Column, numbers: Numbers) -> Figure:
         seeds = [value / 100 for value in entry.values] if len(entry.values) > 1 else []
         dots.append(Dot(row.label, tones[row.group], entry.mean / 100, spread, seeds))
     said = listed([f"{dot.label} {100 * dot.value:.1f}%" for dot in dots])
-    svg = charts.dot_chart(dots, column.name, f"{column.name}, ours. {said}.", math.inf)
+    svg = charts.dot_chart(dots, head, f"{head}, ours. {said}.", math.inf)
     caption = "Whiskers: one standard deviation over seeds. Faint dots: single seeds." if _whiskers(dots) else ""
-    return Figure(f"{column.name}, ours", svg, caption)
+    return Figure(f"{head}, ours", svg, caption)
 
 
 def learning_curves(study: Study, scale: str, results: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Figure]:
     """Per group of rows: the first score that was followed while training, mean over seeds, round by round."""
-    measures = [column.by[scale] for column in study.columns if scale in column.by]
-    metrics = [measure.metric for measure in measures if measure.protocol == TEST]
-    followed = next((metric for metric in metrics if any(_rounds(of, metric) for of in results.values())), None)
-    if followed is None:
+    tested = {column.head(scale): column.by[scale] for column in study.measured(scale)}
+    metrics = {head: measure.metric for head, measure in tested.items() if measure.protocol == TEST}
+    head = next((head for head, metric in metrics.items() if any(_rounds(of, metric) for of in results.values())), None)
+    if head is None:
         return []
     groups: dict[str, list[Line]] = {}
     for row in study.rows:
-        points = _rounds(results.get(row.name, ()), followed)
+        points = _rounds(results.get(row.name, ()), metrics[head])
         if len(points) > 1:
             lines = groups.setdefault(row.group, [])
             lines.append(Line(row.label, f"tone-party-{len(lines) % TONES}", points))
     figures = []
     for group, lines in groups.items():
         said = "; ".join(f"{line.label} ends at {100 * line.points[-1][1]:.1f}%" for line in lines)
-        svg = charts.line_chart(lines, "round", f"{followed} on the test people per round. {said}.", True)
-        title = f"{followed} by round" + (f": {group}" if group else "")
+        svg = charts.line_chart(lines, "round", f"{head}, on the test people per round. {said}.", True)
+        title = f"{head}, by round" + (f": {group}" if group else "")
         figures.append(Figure(title, svg, "On the test people, mean over seeds.", [(o.label, o.tone) for o in lines]))
     return figures
 

@@ -84,7 +84,7 @@ class Ordering:
 
 def table(study: Study, scale: str, results: Results) -> dict[str, dict[str, Entry]]:
     """Our numbers by row and column, as far as cells are finished."""
-    columns = [(column, column.by[scale]) for column in study.columns if scale in column.by]
+    columns = [(column, column.by[scale]) for column in study.measured(scale)]
     return {
         row: {column.name: _entry(finished, column, measure) for column, measure in columns}
         for row, finished in results.items()
@@ -117,9 +117,7 @@ def orderings(study: Study, scale: str, results: Results, rng: np.random.Generat
     """Each pair of rows of a group that the paper orders, column by column, and how ours are."""
     draws = _Draws(rng)
     found = []
-    for column in study.columns:
-        if scale not in column.by:
-            continue
+    for column in study.measured(scale):
         for low, high, apart in _ordered(study, column):
             compared = _compare(column, low, high, apart, scale, results, draws)
             if compared is not None:

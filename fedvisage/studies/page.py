@@ -39,11 +39,11 @@ def write_study(name: str, scale: str, results: Path, path: Path, folder: Path |
 
 def contents(name: str, scale: str, results: Path, folder: Path | None = None) -> dict[str, Any]:
     """What the template is filled with."""
-    study = load_study(name, folder)
+    study = load_study(name, folder).at_scale(scale)
     finished = load_results(name, scale, results, folder=folder)
     numbers = table(study, scale, finished)
     found = orderings(study, scale, finished, np.random.default_rng(0))
-    columns = [column for column in study.columns if scale in column.by]
+    columns = study.measured(scale)
     seeds = sorted({result["seed"] for of in finished.values() for result in of})
     wanted = len({cell.key for cell in cells(name, scale, seeds or [1], folder)})
     done = len({result["recipe"] for of in finished.values() for result in of})
@@ -56,12 +56,13 @@ def contents(name: str, scale: str, results: Path, folder: Path | None = None) -
         "facts": _facts(study, finished, seeds, done, wanted),
         "columns": columns,
         "papers": [_in_paper(study.rows, column) for column in columns],
-        "measured": [(column.name, column.by[scale].metric, column.by[scale].what) for column in columns],
+        "heads": [column.head(scale) for column in columns],
+        "measured": [_measured(study, column, scale) for column in columns],
         "rows": _rows(study, columns, numbers),
         "has_chosen": any(not math.isnan(entry.chosen) for of in numbers.values() for entry in of.values()),
-        "figures": drawn_weightings(study, finished) if of_weights else redrawn(study, columns, numbers),
+        "figures": drawn_weightings(study, finished) if of_weights else redrawn(study, scale, numbers),
         "curves": learning_curves(study, scale, finished),
-        "orderings": [_ordering(study, one) for one in sorted(found, key=_interest)],
+        "orderings": [_ordering(study, scale, one) for one in sorted(found, key=_interest)],
         "costs": _costs(study, finished),
         "missing": _missing(study, scale),
         "seeds": max(seeds, default=1),
@@ -136,11 +137,19 @@ def _interest(one: Ordering) -> tuple[int, str]:
     return order[one.verdict], one.column
 
 
-def _ordering(study: Study, one: Ordering) -> dict[str, str]:
+def _measured(study: Study, column: Column, scale: str) -> tuple[str, str]:
+    """A column's head, and what it is measured by."""
+    head, measure = column.head(scale), column.by[scale]
+    stands = head != column.name and _in_paper(study.rows, column)
+    return head, f"{measure.metric}: {measure.what}" + (f"; beside the paper's {column.name}" if stands else "")
+
+
+def _ordering(study: Study, scale: str, one: Ordering) -> dict[str, str]:
     labels = {row.name: row.label for row in study.rows}
+    heads = {column.name: column.head(scale) for column in study.measured(scale)}
     spread = "" if math.isnan(one.spread) else f" ± {one.spread:.2f}"
     return {
-        "column": one.column,
+        "column": heads[one.column],
         "words": f"{labels[one.high]} above {labels[one.low]}",
         "paper": "said" if one.paper is None else f"{one.paper:+.2f}",
         "ours": f"{one.ours:+.2f}".replace("-", MINUS) + spread,

@@ -36,7 +36,7 @@ def test_where_the_paper_has_no_numbers_there_is_no_column_for_them(made_up: Mak
 def test_the_table_has_the_papers_numbers_and_ours(made_up: Make) -> None:
     page = page_of("fedgc/table-4", made_up("fedgc/table-4", SCORES))
     rows = page.tables["The paper's numbers and ours"]
-    assert rows[0][:2] == ["Row", "LFW"]
+    assert rows[0][:3] == ["Row", "paper: LFW", "LFW people, accuracy"]
     assert rows[2][:4] == [
         "FedPE",
         "94.77",
@@ -131,9 +131,10 @@ def test_a_swept_setting_is_drawn_as_lines_and_a_row_without_place_as_a_level(ma
     results = made_up("p/figure-1", {"a-1": 0.6, "a-8": 0.7, "b-8": 0.9}, [1], folder)
     page = page_of("p/figure-1", results, folder)
     said = [a["aria-label"] for tag, a in page.tags if tag == "svg" and "over identities" in str(a["aria-label"])]
-    assert "LFW over identities per party, ours. A 60.2 at 1, 70.2 at 8; B 90.2 at 1, 90.2 at 8." in said
+    head = "LFW people, accuracy over identities per party, ours."
+    assert f"{head} A 60.2 at 1, 70.2 at 8; B 90.2 at 1, 90.2 at 8." in said
     assert "The paper's values are not in its text." in page.text
-    assert page.tables["Orderings"][1][:3] == ["LFW", "B above A, 8 1 seed, 60 people", "said"]
+    assert page.tables["Orderings"][1][:3] == ["LFW people, accuracy", "B above A, 8 1 seed, 60 people", "said"]
 
 
 def test_bars_may_be_differences_from_a_row(made_up: Make, tmp_path: Path) -> None:
@@ -143,7 +144,7 @@ def test_bars_may_be_differences_from_a_row(made_up: Make, tmp_path: Path) -> No
     entry = {
         name: {column.name: Entry(2, m, 1.0, math.nan, (m - 1, m + 1))} for name, m in (("a-8", 70.0), ("b-8", 75))
     }
-    (figure,) = redrawn(study, [column], entry)
+    (figure,) = redrawn(study, "laptop", entry)
     assert "points above A, 8. B 5.0." in figure.svg
     assert "+5.0 ± 0.0" in figure.svg
 
@@ -174,7 +175,7 @@ def test_the_command_writes_the_page_where_it_is_asked_to(made_up: Make, tmp_pat
     assert found["page"] == str(out)
     assert out.stat().st_size > 5000
     assert {one["verdict"] for one in found["orderings"]} <= {"holds", "agrees, within chance"}
-    assert found["rows"]["fedpe"]["LFW"]["mean"] == pytest.approx(70.4)
+    assert found["rows"]["fedpe"]["LFW people, accuracy"]["mean"] == pytest.approx(70.4)
 
 
 @pytest.mark.parametrize(("seconds", "said"), [(12, "12 s"), (600, "10 min"), (7200, "2.0 h")])
