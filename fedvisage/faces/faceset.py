@@ -13,6 +13,7 @@ import json
 import math
 import os
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -24,7 +25,7 @@ from numpy.typing import NDArray
 
 from fedvisage.core.errors import FedVisageError
 from fedvisage.faces.npy import load_array, read_header
-from fedvisage.faces.records import EncodedImages
+from fedvisage.faces.records import EncodedImages, without_folder
 from fedvisage.faces.records import Indices as Indices
 from fedvisage.faces.records import Pixels as Pixels
 
@@ -34,7 +35,10 @@ DIGESTS = "digests.npy"
 
 
 class ImageSource(Protocol):
-    """Something that gives images by number."""
+    """Something that gives images by number.
+
+    It may have an attribute `bare`: the same images by the same numbers, with no way from there to whom they show.
+    """
 
     def __len__(self) -> int: ...
 
@@ -66,12 +70,42 @@ class ArrayImages:
         """Images (n, H, W, 3) RGB."""
         return self.pixels[indices]
 
+    @property
+    def bare(self) -> ArrayImages:
+        """Nothing but the pixels."""
+        return ArrayImages(self.pixels)
+
+
+class CopiedImages:
+    """Some images of a source by its numbers, read once into memory: pixels, and nothing of the source."""
+
+    def __init__(self, source: ImageSource, indices: Indices) -> None:
+        self._count, self._numbers = len(source), np.unique(indices)
+        self._pixels = source.read(self._numbers)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def read(self, indices: Indices) -> Pixels:
+        """Images (n, H, W, 3) RGB."""
+        if not np.isin(indices, self._numbers).all():
+            raise FedVisageError(
+                f"only {len(self._numbers):,} of {self._count:,} images are at hand, and not all of these"
+            )
+        return self._pixels[np.searchsorted(self._numbers, indices)]
+
+
+def bare_images(images: ImageSource, indices: Indices) -> ImageSource:
+    """A source of these images that knows nothing but pixels; read into memory where the source has no such view."""
+    bare: ImageSource | None = getattr(images, "bare", None)
+    return CopiedImages(images, indices) if bare is None else bare
+
 
 class FileImages:
     """Images in an `.npy` file, read when asked for."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self._where = str(path)
         try:
             shape, fortran, dtype, self._offset, present = read_header(path)
         except (OSError, ValueError) as error:
@@ -98,8 +132,15 @@ class FileImages:
         for row, index in zip(out, indices, strict=True):
             inside = 0 <= index < self._count
             if not inside or os.preadv(self._file, [row], self._offset + int(index) * self._row) != self._row:
-                raise FedVisageError(f"{self.path}: image {index} of {self._count:,} cannot be read")
+                raise FedVisageError(f"{self._where}: image {index} of {self._count:,} cannot be read")
         return out
+
+    @cached_property
+    def bare(self) -> FileImages:
+        """The same file without its folder, where the labels lie."""
+        twin = copy(self)
+        twin._file, twin._where = os.dup(self._file), without_folder(self._where)
+        return twin
 
 
 Scores = NDArray[np.float32]

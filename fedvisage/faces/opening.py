@@ -110,6 +110,13 @@ class JoinedImages:
         assert out is not None
         return out
 
+    @property
+    def bare(self) -> JoinedImages | None:
+        """The same of sources that know pixels only, if all can."""
+        parts = [getattr(source, "bare", None) for source in self._sources]
+        known = [part for part in parts if part is not None]
+        return JoinedImages(known) if len(known) == len(parts) else None
+
 
 class ResizedImages:
     """The central square of each image of a source, scaled when it is read."""
@@ -131,6 +138,12 @@ class ResizedImages:
 
         in_threads(scale, range(0, len(out), 16))
         return out
+
+    @property
+    def bare(self) -> ResizedImages | None:
+        """The same of a source that knows pixels only, if it can."""
+        source = getattr(self._source, "bare", None)
+        return None if source is None else ResizedImages(source, self._size)
 
 
 def _sized(faces: FaceSet, settings: Settings, where: str) -> FaceSet:

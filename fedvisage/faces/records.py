@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from copy import copy
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -32,15 +33,22 @@ BUFFER = 1 << 20
 """Bytes collected before they are written."""
 
 
+def without_folder(where: str) -> str:
+    """What to call a file in a message without telling where it is."""
+    path = Path(where)
+    return f"{path.name} of '{path.parent.name}'"
+
+
 class EncodedImages:
     """The records of a folder."""
 
     def __init__(self, folder: Path, size: tuple[int, int]) -> None:
-        self.path, self.size = folder / "images.bin", size
+        path, self.size = folder / "images.bin", size
+        self._where = str(path)
         index = folder / "offsets.npy"
         try:
             shape, _, dtype, self._start, indexed = read_header(index)
-            self._bytes = self.path.stat().st_size
+            self._bytes = path.stat().st_size
         except (OSError, ValueError) as error:
             raise FedVisageError(f"cannot read images from {folder}: {error}") from None
         if len(shape) != 1 or shape[0] < 1 or dtype != np.dtype("<u8"):
@@ -49,9 +57,9 @@ class EncodedImages:
         if indexed < 8 * shape[0]:
             raise FedVisageError(f"{index} is truncated: it should know {self._count:,} images")
         self._index = os.open(index, os.O_RDONLY)
-        self._file = os.open(self.path, os.O_RDONLY)
+        self._file = os.open(path, os.O_RDONLY)
         if self._count and self._place(self._count - 1)[1] > self._bytes:
-            raise FedVisageError(f"{self.path} is truncated: it should hold {self._count:,} images")
+            raise FedVisageError(f"{self._where} is truncated: it should hold {self._count:,} images")
 
     def __del__(self) -> None:
         for name in ("_index", "_file"):
@@ -61,14 +69,21 @@ class EncodedImages:
     def __len__(self) -> int:
         return self._count
 
+    @cached_property
+    def bare(self) -> EncodedImages:
+        """The same records without their folder, where the labels lie."""
+        twin = copy(self)
+        twin._index, twin._file, twin._where = os.dup(self._index), os.dup(self._file), without_folder(self._where)
+        return twin
+
     def record(self, index: int) -> bytes:
         """The encoded bytes of one image."""
         begin, end = self._place(index)
         if not 0 <= begin <= end <= self._bytes or end - begin > MOST_BYTES:
-            raise FedVisageError(f"{self.path}: image {index} of {self._count:,} is not where the index says")
+            raise FedVisageError(f"{self._where}: image {index} of {self._count:,} is not where the index says")
         data = os.pread(self._file, end - begin, begin)
         if len(data) != end - begin:
-            raise FedVisageError(f"{self.path}: image {index} of {self._count:,} cannot be read")
+            raise FedVisageError(f"{self._where}: image {index} of {self._count:,} cannot be read")
         return data
 
     def read(self, indices: Indices) -> Pixels:
@@ -86,16 +101,16 @@ class EncodedImages:
         try:
             pixels = decode(self.record(index))
         except FedVisageError as error:
-            raise FedVisageError(f"{self.path}: image {index} of {self._count:,}: {error}") from None
+            raise FedVisageError(f"{self._where}: image {index} of {self._count:,}: {error}") from None
         if pixels.shape[:2] != self.size:
             height, width = pixels.shape[:2]
-            raise FedVisageError(f"{self.path}: image {index} is {width}x{height}, not {self.size[1]}x{self.size[0]}")
+            raise FedVisageError(f"{self._where}: image {index} is {width}x{height}, not {self.size[1]}x{self.size[0]}")
         return pixels
 
     def _place(self, index: int) -> tuple[int, int]:
         entry = os.pread(self._index, 16, self._start + 8 * index) if 0 <= index < self._count else b""
         if len(entry) != 16:
-            raise FedVisageError(f"{self.path}: image {index} of {self._count:,} cannot be read")
+            raise FedVisageError(f"{self._where}: image {index} of {self._count:,} cannot be read")
         return int.from_bytes(entry[:8], "little"), int.from_bytes(entry[8:], "little")
 
 

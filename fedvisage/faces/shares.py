@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -17,7 +17,7 @@ import numpy as np
 from fedvisage.core.codec import write_atomically
 from fedvisage.core.errors import FedVisageError
 from fedvisage.core.phase import LEARNERS, ROLES, TARGET, TRAINER, VALIDATOR
-from fedvisage.faces.faceset import Faces, FaceSet, Indices
+from fedvisage.faces.faceset import Faces, FaceSet, ImageSource, Indices, bare_images
 
 POOLED = "pooled"
 
@@ -155,7 +155,8 @@ def _refuse_both(one: str, these: Indices, other: str, those: Indices, what: str
 class PartyFaces:
     """All images one party can reach (see `core.method.PartyFaces`); looked up when first asked for.
 
-    The images of a target have no labels, and none can be reached from here but those of the public.
+    The images of a target have no labels, and none can be reached from here but those of the public: not by way of the
+    source of the images either, nor of the folder it reads.
     """
 
     def __init__(self, whole: FaceSet, share: Share, public: Sequence[int] = ()) -> None:
@@ -163,12 +164,12 @@ class PartyFaces:
         self._public: Sequence[int] | Faces = public
         self._labelled = share.role != TARGET
         if not self._labelled:
-            self._public = Faces(whole, public)
-            whole = _without_labels(whole)
-        if share.unlabelled:
-            labels = whole.labels.copy()
-            labels[_all(share.unlabelled)] = 0
-            whole = replace(whole, labels=labels)
+            images = bare_images(whole.images, _all(public, share.train, share.held_out))
+            self._public = Faces(_labelled_only(whole, images, public), public) if len(public) else ()
+            whole = _without_labels(whole, images)
+        elif share.unlabelled:
+            labelled = (*public, *share.train, *share.held_out)
+            whole = _labelled_only(whole, bare_images(whole.images, _all(labelled, share.unlabelled)), labelled)
         self._whole = whole
 
     @cached_property
@@ -189,7 +190,7 @@ class PartyFaces:
         """Further images without labels, where images are pooled."""
         if not self._share.unlabelled:
             return None
-        return Faces(_without_labels(self._whole), self._share.unlabelled, False)
+        return Faces(_without_labels(self._whole, self._whole.images), self._share.unlabelled, False)
 
     @cached_property
     def public(self) -> Faces | None:
@@ -198,10 +199,20 @@ class PartyFaces:
         return faces if len(faces) else None
 
 
-def _without_labels(whole: FaceSet) -> FaceSet:
+def _labelled_only(whole: FaceSet, images: ImageSource, labelled: Sequence[int]) -> FaceSet:
+    """The same images, of which only these have their labels and only the people of these their names."""
+    chosen = _all(labelled)
+    labels = np.zeros_like(whole.labels)
+    labels[chosen] = whole.labels[chosen]
+    shown = set(labels[chosen].tolist())
+    names = tuple(name if person in shown else "nobody" for person, name in enumerate(whole.names))
+    return FaceSet(images, labels, names, features=whole.features)
+
+
+def _without_labels(whole: FaceSet, images: ImageSource) -> FaceSet:
     """The same images, of nobody."""
     nobody = np.broadcast_to(np.int64(0), len(whole))
-    return FaceSet(whole.images, nobody, ("nobody",), features=whole.features)
+    return FaceSet(images, nobody, ("nobody",), features=whole.features)
 
 
 def party_faces(whole: FaceSet, partition: Partition, party: str) -> tuple[str, PartyFaces]:

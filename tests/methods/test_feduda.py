@@ -2,40 +2,115 @@
 
 from __future__ import annotations
 
+import gc
 import json
+from dataclasses import replace
 from pathlib import Path
+from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from small import FACES, Ran, federate, get, mean, network, put, random_head
+from small import FACES, SIZE, Ran, federate, get, mean, network, put, random_head
 from torch import Tensor
 
-from fedvisage.clustering import c_finch
+from fedvisage.clustering import c_finch, in_order
+from fedvisage.config import Faces as Settings
 from fedvisage.config import Training
 from fedvisage.core.errors import FedVisageError
 from fedvisage.core.method import Party
 from fedvisage.core.parcel import BACKBONE, BUFFERS, Parcel
 from fedvisage.core.randomness import Streams
 from fedvisage.core.weights import Weights, snapshot
+from fedvisage.faces.decoding import encode
+from fedvisage.faces.faceset import ArrayImages, FaceSet, open_faceset, write_description, write_faceset
+from fedvisage.faces.opening import open_source, synthetic_faces
 from fedvisage.faces.partition import Partition, Share, party_faces
+from fedvisage.faces.records import RecordWriter
 from fedvisage.losses import cosface
 from fedvisage.methods.fedprox import proximal
 from fedvisage.methods.feduda import FedUDA, pseudo_labelled
 from fedvisage.privacy import read_ledger
-from fedvisage.training import batches
+from fedvisage.training import batches, with_features
 from fedvisage.training.sgd import SGD, Group
 
 WORK = Training(batch_size=8, learning_rate=0.02, weight_decay=1e-3)
 PARTITION = Partition((), (), {"ann": Share("source", tuple(range(8))), "bob": Share("target", tuple(range(8, 20)))})
 """Ann has persons a and b with labels; bob has c, d and e without."""
 CLOSE = 0.785
+BOB = Share("target", (8, 9, 10, 12, 13, 14, 16, 17, 18, 19), (11, 15))
+KINDS = ["array", "file", "records", "resized", "joined folders", "synthetic", "joined synthetic", "features"]
+"""What images can be read from."""
 
 
 def feduda(folder: Path, *, rounds: int = 1, partition: Partition = PARTITION, **options: Any) -> Ran:
     method = FedUDA(training=WORK, rounds=rounds, distance=CLOSE, **options)
     return federate(folder, method, rounds=rounds, partition=partition, weighting="equal")
+
+
+def source_of(kind: str, folder: Path) -> FaceSet:
+    """Five people with four images each, read in one way or another."""
+    names = tuple(f"the secret {name}" for name in FACES.names)
+    named = replace(FACES, names=names)
+    home = folder / "faces"
+    settings = {"identities": 5, "images_per_identity": 4, "size": SIZE}
+    if kind == "synthetic":
+        return synthetic_faces(Settings(**settings))
+    if kind == "joined synthetic":
+        return synthetic_faces(Settings(domain=("daylight", "infrared"), **settings))
+    if kind == "array":
+        return named
+    if kind == "records":
+        writer = RecordWriter(home)
+        for pixels in FACES.images.read(np.arange(20)):
+            writer.add(encode(pixels, "PNG"))
+        writer.close()
+        write_description(home, named, (SIZE, SIZE))
+        return open_faceset(home)
+    if kind == "joined folders":
+        for name in ("one", "other"):
+            part = np.arange(8) if name == "one" else np.arange(8, 20)
+            write_faceset(home / name, FaceSet(ArrayImages(FACES.images.read(part)), FACES.labels[part], names))
+        return open_source(Settings(source=(str(home / "one"), str(home / "other")), size=SIZE), folder)
+    write_faceset(home, named)
+    if kind == "resized":
+        return open_source(Settings(source=str(home), size=24, resize=True), folder)
+    faces = open_faceset(home)
+    if kind == "features":
+        return with_features(network().train_from("layer4"), faces, np.arange(20), folder / "cache")
+    return faces
+
+
+def reachable(start: Any) -> list[Any]:
+    """Everything that an object refers to, however indirectly; not what its classes and functions are defined among."""
+    found: dict[int, Any] = {}
+    stack = [start]
+    while stack:
+        thing = stack.pop()
+        if id(thing) in found or isinstance(thing, type | ModuleType):
+            continue
+        found[id(thing)] = thing
+        assert len(found) < 100_000
+        if isinstance(thing, FunctionType):
+            stack += [thing.__closure__, thing.__defaults__, thing.__kwdefaults__]
+        else:
+            stack += gc.get_referents(thing)
+        if isinstance(thing, np.ndarray) and thing.base is not None:
+            stack.append(thing.base)
+    return list(found.values())
+
+
+def tells_apart(array: Any, labels: np.ndarray) -> bool:
+    """Whether it gives bob's images the people they show: an array with an entry for each, or for the whole set."""
+    if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype.kind not in "iu":
+        return False
+    for images in (BOB.train, BOB.train + BOB.held_out):
+        own = labels[list(images)]
+        for part in [array] if len(array) == len(images) else [array[list(images)]] if len(array) == 20 else []:
+            if np.array_equal(in_order(part), in_order(own)):
+                return True
+    return False
 
 
 def clusters(state: dict[str, Tensor]) -> np.ndarray:
@@ -113,21 +188,68 @@ def test_only_the_model_and_numbers_cross(tmp_path: Path) -> None:
     assert {row["group"] for row in rows} == {BACKBONE, BUFFERS, "statistics"}
 
 
-def test_true_labels_of_a_target_cannot_be_reached() -> None:
-    """Whatever attribute one follows from what a target's party half is given, the labels are not there."""
+def test_a_target_reads_its_images_and_has_no_labels() -> None:
     faces = party_faces(FACES, PARTITION, "bob")[1]
     assert faces.train.labels is None
     assert faces.train.names == ()
-    seen: set[int] = set()
-    stack: list[Any] = [faces]
-    while stack:
-        thing = stack.pop()
-        if id(thing) in seen:
-            continue
-        seen.add(id(thing))
-        assert thing is not FACES
-        assert thing is not FACES.labels
-        stack += list(getattr(thing, "__dict__", {}).values())
+    assert np.array_equal(faces.train.all(), FACES.images.read(np.arange(8, 20)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_true_labels_of_a_target_cannot_be_reached(kind: str, tmp_path: Path) -> None:
+    """Whatever one follows from what a target's party half is given, there is no label, name or folder of its people.
+
+    Looked at before and after the images were read, with public people beside them, whose labels are there.
+    """
+    whole = source_of(kind, tmp_path)
+    people = np.unique(whole.labels[list(BOB.train + BOB.held_out)])
+    secret = {whole.names[person] for person in people}
+    partition = Partition(tuple(range(4)), (), {"ann": Share("source", (4, 5, 6, 7)), "bob": BOB})
+    faces = party_faces(whole, partition, "bob")[1]
+    pixels = whole.images.read(np.asarray(BOB.train))
+    for _ in range(2):
+        for thing in reachable(faces):
+            if isinstance(thing, str):
+                assert thing not in secret
+            if isinstance(thing, Path | str):
+                assert str(tmp_path / "faces") not in str(thing)
+            for array in (thing, getattr(thing, "labels", None)):
+                assert not tells_apart(array, whole.labels)
+        assert np.array_equal(faces.train.all(), pixels)
+        assert faces.held_out is not None
+        assert len(faces.held_out.all()) == 2
+        assert faces.public is not None
+        assert faces.public.labels is not None
+        assert faces.public.names == tuple(whole.names[person] for person in np.unique(whole.labels[:4]))
+    if kind == "features":
+        assert faces.train.features is not None
+        assert len(faces.train.features.read(np.arange(2), np.array([False, True]))) == 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_true_labels_of_a_target_cannot_be_reached_where_images_are_pooled(kind: str, tmp_path: Path) -> None:
+    """DAN and DANN: the source's labels are there, the target's are not."""
+    whole = source_of(kind, tmp_path)
+    partition = Partition((), (), {"ann": Share("source", tuple(range(8))), "bob": BOB})
+    faces = party_faces(whole, partition.pooled({"source", "target"}, {"target"}), "pooled")[1]
+    assert faces.unlabelled is not None
+    assert np.array_equal(faces.unlabelled.all(), whole.images.read(np.asarray(BOB.train)))
+    assert np.array_equal(faces.train.all(), whole.images.read(np.arange(8)))
+    assert faces.train.labels is not None
+    assert faces.train.labels.tolist() == in_order(whole.labels[:8]).tolist()
+    for thing in reachable(faces):
+        assert not any(tells_apart(array, whole.labels) for array in (thing, getattr(thing, "labels", None)))
+        assert not isinstance(thing, Path | str) or str(tmp_path / "faces") not in str(thing)
+
+
+def test_the_walk_would_find_labels_that_are_there(tmp_path: Path) -> None:
+    """The check of the test above has teeth: from the whole set, and from a party with labels, it finds them."""
+    for kind in KINDS:
+        whole = source_of(kind, tmp_path / kind)
+        labelled = party_faces(whole, Partition((), (), {"ann": Share("source", BOB.train)}), "ann")[1]
+        labelled.train.all()
+        for start in (whole, labelled):
+            assert any(tells_apart(thing, whole.labels) for thing in reachable(start))
 
 
 @pytest.mark.parametrize(("strength", "least", "most"), [(0.01, 1e-6, 1e-4), (1.0, 1e-4, 1e-2), (1000.0, 0.5, 1.0)])
@@ -213,3 +335,16 @@ def test_a_finch_partition_beyond_the_coarsest_is_the_coarsest() -> None:
     embeddings = network().eval().embed(FACES.images.read(np.arange(8, 20)))
     coarsest, beyond = (FedUDA(clustering="finch", partition=p).cluster(embeddings, party) for p in (-1, 50))
     assert np.array_equal(coarsest, beyond)
+
+
+def test_images_of_others_are_not_at_hand_where_a_targets_were_copied(tmp_path: Path) -> None:
+    faces = party_faces(source_of("synthetic", tmp_path), PARTITION, "bob")[1]
+    with pytest.raises(FedVisageError, match="only 12 of 20 images are at hand"):
+        faces.train._images.read(np.array([8, 7]))
+
+
+@pytest.mark.parametrize("kind", ["file", "records"])
+def test_a_target_that_reads_beyond_its_file_hears_which_one_without_the_way_to_it(kind: str, tmp_path: Path) -> None:
+    faces = party_faces(source_of(kind, tmp_path), PARTITION, "bob")[1]
+    with pytest.raises(FedVisageError, match=r"^images\.(npy|bin) of 'faces': image 20 of 20"):
+        faces.train._images.read(np.array([20]))
