@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import psutil
 import safetensors.torch as safetensors
 import torch
 
@@ -180,9 +181,10 @@ WHOLE, JOB = "whole", "job"
 def server_memory(deployment: Deployment) -> list[Row]:
     """A federated run of IR-18 over three parties: peak memory at the server's host, in sizes of the model.
 
-    All processes there at one time (the run, NVFlare's server, its job's process), less what they hold in the same run
-    with a tiny network; the same without that subtraction; and the job's process above what it held before the first
-    model passed through it. Memory is what a process has for itself alone: pages of files that it looks into count.
+    All processes there at one time (the run and what it started, NVFlare's server, its job's process), less what they
+    hold in the same run with a tiny network; the same without that subtraction; and the job's process above what it
+    held before the first model passed through it. Memory is what a process has for itself alone: pages of files that
+    it looks into count.
     """
     model = create_backbone("ir-18", device="meta")
     size = sum(p.numel() * 4 for p in model.parameters()) / 1e6
@@ -210,6 +212,7 @@ def peaks_of_run(deployment: Deployment, backbone: str, rounds: int) -> dict[str
         while process.poll() is None:
             if time.monotonic() > looked + 0.5:
                 pids = {one.pid: not one.parent for one in running(deployment) if one.host == "server"}
+                pids |= dict.fromkeys(children(process.pid), False)
                 looked = time.monotonic()
             held = {pid: own_memory(pid) for pid in (process.pid, *pids)}
             peaks[WHOLE] = max(peaks[WHOLE], sum(held.values()))
@@ -221,6 +224,13 @@ def peaks_of_run(deployment: Deployment, backbone: str, rounds: int) -> dict[str
         process.stdout.close()
         assert process.returncode == 0, f"the run of {backbone} failed"
         return peaks
+
+
+def children(pid: int) -> list[int]:
+    """Processes that a process started and that still run."""
+    with suppress(psutil.NoSuchProcess):
+        return [child.pid for child in psutil.Process(pid).children()]
+    return []
 
 
 def own_memory(pid: int) -> float:

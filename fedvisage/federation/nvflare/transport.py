@@ -275,6 +275,7 @@ class NVFlare:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         link, present = self._hear(number)
+        console.close()  # 50 MB that nobody needs while all goes well
         self._job = _Job(number, link, station.folder, frozenset(present))
         self._away = set(station.parties) - self._job.sites
         return self._job
