@@ -117,7 +117,7 @@ class Figure(Section):
 
 
 class Variant(Section):
-    """A way to run every row once more, such as with other test people; scores are means over seeds and variants."""
+    """A way to run every row once more, such as with other test people; a seed's score is the mean over them."""
 
     name: str
     recipe: Mapping[str, Any] = Field(default_factory=dict)
@@ -146,6 +146,8 @@ class Study(Section):
     recipe: Mapping[str, Any] = Field(default_factory=dict)
     scales: Mapping[str, Mapping[str, Any]]
     variants: tuple[Variant, ...] = (Variant(name=""),)
+    variants_are: str = "variants"
+    """What several of them are called, such as `halves`."""
     leaves_out: tuple[str, ...] = ()
     """Scales of the paper's other studies that this one does not have."""
     rows: tuple[Row, ...]

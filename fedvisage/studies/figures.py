@@ -96,8 +96,8 @@ def _bars(study: Study, column: Column, head: str, numbers: Numbers) -> Figure |
 
 
 def _difference(entry: Entry, origin: Entry) -> tuple[float, float]:
-    """Mean and spread over seeds of the difference, seed by seed where both have as many."""
-    if len(entry.values) != len(origin.values):
+    """Mean and spread over seeds of the difference, seed by seed where both have the same."""
+    if entry.which != origin.which:
         return entry.mean - origin.mean, math.nan
     apart = [a - b for a, b in zip(entry.values, origin.values, strict=True)]
     middle = fmean(apart)

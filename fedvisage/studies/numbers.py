@@ -1,9 +1,10 @@
 """A study's numbers: means and spreads over seeds, and which of the paper's orderings hold, how surely.
 
 The difference of two rows varies with the people it is measured on and with the seed. People: a paired bootstrap draws
-them anew, the same draw for both rows and for all seeds that were tested on the same people. Seeds: Student's t with
-the spread of the differences over seeds. A replicate adds a draw of each; the confidence in an ordering is the share of
-replicates that show it.
+them anew, the same draw for both rows and for all runs that were tested on the same people. Cells say whether two sets
+of people are the same, not whom they share: different sets are taken to move together, as if they were the same people.
+Seeds: Student's t with the spread of the differences over seeds, variants of a seed averaged first. A replicate adds a
+draw of each; the confidence in an ordering is the share of replicates that show it.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from fedvisage.studies.people import unpack
 
 Results = Mapping[str, Sequence[Mapping[str, Any]]]
 """Finished cells by row."""
+Run = tuple[int, str]
+"""A seed and a variant."""
 RESAMPLES = 2000
 SURE = 0.95
 
@@ -35,7 +38,9 @@ class Entry(NamedTuple):
     chosen: float
     """Mean at the rounds that were best on the validation people; NaN where there were none."""
     values: tuple[float, ...] = ()
-    """Of the single seeds, last round."""
+    """Of the single seeds, last round; of a seed with variants their mean."""
+    which: tuple[int, ...] = ()
+    """The seeds that `values` are of."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +61,12 @@ class Ordering:
     confidence: float
     """In the paper's order, from people and seeds together; NaN where neither tells."""
     people: int
-    """How many people the confidence rests on; 0 where cells do not say."""
+    """How many people the confidence rests on, at least: those who move a score; 0 where cells do not say."""
+    sets: int
+    """How many sets of people there are; of several it is not known whom they share."""
     seeds: int
+    variants: int
+    """Runs of a seed, at most."""
 
     @property
     def agrees(self) -> bool:
@@ -92,11 +101,29 @@ def table(study: Study, scale: str, results: Results) -> dict[str, dict[str, Ent
 
 
 def _entry(results: Sequence[Mapping[str, Any]], column: Column, measure: Measure) -> Entry:
-    scores = [result["scores"].get(measure.key) for result in results]
-    last = [math.nan if score is None else column.factor * score for score in scores]
-    chosen = [at_best(result, column, measure) for result in results]
-    spread = stdev(last) if len(last) > 1 and not any(map(math.isnan, last)) else math.nan
-    return Entry(len(last), mean(last), spread, mean(chosen), tuple(last))
+    runs = _by_run(results)
+    scores = {run: result["scores"].get(measure.key) for run, result in runs.items()}
+    last = _by_seed({run: column.factor * score for run, score in scores.items() if score is not None})
+    if not last:
+        return Entry(0, math.nan, math.nan, math.nan)
+    chosen = _by_seed({run: at_best(result, column, measure) for run, result in runs.items()})
+    values = tuple(last.values())
+    return Entry(len(last), mean(values), _spread(values), mean(chosen.values()), values, tuple(last))
+
+
+def _by_run(results: Sequence[Mapping[str, Any]]) -> dict[Run, Mapping[str, Any]]:
+    """Finished cells of a row by seed and variant."""
+    return {(result["seed"], result.get("variant", "")): result for result in results}
+
+
+def _by_seed(values: Mapping[Run, float]) -> dict[int, float]:
+    """The mean over each seed's variants."""
+    seeds = sorted({seed for seed, _ in values})
+    return {seed: mean(value for run, value in values.items() if run[0] == seed) for seed in seeds}
+
+
+def _spread(values: Sequence[float]) -> float:
+    return stdev(values) if len(values) > 1 else math.nan
 
 
 def at_best(result: Mapping[str, Any], column: Column, measure: Measure) -> float:
@@ -145,36 +172,48 @@ def _compare(
 ) -> Ordering | None:
     """Two rows over the seeds that both have; None where there are none."""
     measure = column.by[scale]
-    by_seed = [{(one["seed"], one.get("variant")): one for one in results.get(row, ())} for row in (high, low)]
-    pairs = [(by_seed[0][seed], by_seed[1][seed]) for seed in sorted(by_seed[0].keys() & by_seed[1].keys())]
-    pairs = [pair for pair in pairs if all(result["scores"].get(measure.key) is not None for result in pair)]
-    if not pairs:
+    highs, lows = (_by_run(results.get(row, ())) for row in (high, low))
+    pairs = {run: (highs[run], lows[run]) for run in sorted(highs.keys() & lows.keys())}
+    scores = {run: [result["scores"].get(measure.key) for result in pair] for run, pair in pairs.items()}
+    apart_by_run = {run: column.factor * (a - b) for run, (a, b) in scores.items() if a is not None and b is not None}
+    if not apart_by_run:
         return None
-    apart_by_seed = [column.factor * (a["scores"][measure.key] - b["scores"][measure.key]) for a, b in pairs]
-    chosen = [at_best(a, column, measure) - at_best(b, column, measure) for a, b in pairs]
-    noise, people = _people_noise(pairs, measure.key, draws)
-    spread = stdev(apart_by_seed) if len(pairs) > 1 else math.nan
-    ours = mean(apart_by_seed)
-    confidence = _confidence(ours, spread, len(pairs), noise, draws.rng)
-    return Ordering(column.name, low, high, apart, ours, spread, mean(chosen), confidence, people, len(pairs))
+    pairs = {run: pairs[run] for run in apart_by_run}
+    by_seed = _by_seed(apart_by_run)
+    chosen = _by_seed({run: at_best(a, column, measure) - at_best(b, column, measure) for run, (a, b) in pairs.items()})
+    noise, people, sets = _people_noise(pairs, measure.key, draws)
+    ours, spread = mean(by_seed.values()), _spread(list(by_seed.values()))
+    confidence = _confidence(ours, spread, len(by_seed), noise, draws.rng)
+    variants = max(sum(seed == own for own, _ in pairs) for seed in by_seed)
+    at_chosen = mean(chosen.values())
+    return Ordering(
+        column.name, low, high, apart, ours, spread, at_chosen, confidence, people, sets, len(by_seed), variants
+    )
 
 
 def _people_noise(
-    pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], key: str, draws: _Draws
-) -> tuple[NDArray[np.float64] | None, int]:
-    """How the mean difference over seeds moves with the people, in points (RESAMPLES,), and how many people there are.
+    pairs: Mapping[Run, tuple[Mapping[str, Any], Mapping[str, Any]]], key: str, draws: _Draws
+) -> tuple[NDArray[np.float64] | None, int, int]:
+    """How the mean difference over seeds moves with the people, in points (RESAMPLES,); how many people, and sets.
 
-    None where some cell does not say, or two rows of a seed were tested on different people.
+    None where some cell does not say, or two rows of a run were tested on different people.
     """
-    total, counted = np.zeros(RESAMPLES), dict[str, int]()
-    for a, b in pairs:
-        kept = [result.get("people", {}).get(key) for result in (a, b)]
+    moved: dict[str, NDArray[np.float64]] = {}
+    counts: dict[str, NDArray[np.bool_]] = {}
+    seeds = [seed for seed, _ in pairs]
+    for (seed, _), pair in pairs.items():
+        kept = [result.get("people", {}).get(key) for result in pair]
         if not kept[0] or not kept[1] or kept[0]["set"] != kept[1]["set"]:
-            return None, 0
-        moved = unpack(kept[0]) - unpack(kept[1])
-        counted[kept[0]["set"]] = len(moved)
-        total += 100 * (draws.of(kept[0]["set"], len(moved)) @ moved)
-    return total / len(pairs), sum(counted.values())
+            return None, 0, 0
+        who, (high, low) = kept[0]["set"], map(unpack, kept)
+        if len({len(high), len(low), len(moved.get(who, high))}) > 1:
+            return None, 0, 0
+        share = 1 / (len(set(seeds)) * seeds.count(seed))
+        moved[who] = moved.get(who, 0) + share * (high - low)
+        counts[who] = counts.get(who, False) | (high != 0) | (low != 0)
+    # Sets that share nobody would average out in part; sorted, all of them move together.
+    noise = sum((np.sort(100 * draws.of(moved[who][counts[who]])) for who in moved), np.zeros(RESAMPLES))
+    return noise, max(int(some.sum()) for some in counts.values()), len(moved)
 
 
 def _confidence(
@@ -192,18 +231,21 @@ def _confidence(
 
 
 class _Draws:
-    """How much more often than once each person of a set is drawn, for every resample; one draw per set."""
+    """Resamples of people; as many people are always drawn alike."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self.rng = rng
-        self._made: dict[str, NDArray[np.float64]] = {}
+        self._made: dict[int, NDArray[np.float64]] = {}
 
-    def of(self, who: str, people: int) -> NDArray[np.float64]:
-        """(RESAMPLES, people)."""
-        if who not in self._made:
+    def of(self, moved: NDArray[np.float64]) -> NDArray[np.float64]:
+        """How far a score is moved (RESAMPLES,) that each of some people moves so much (people,)."""
+        people = len(moved)
+        if not people:
+            return np.zeros(RESAMPLES)
+        if people not in self._made:
             weights = self.rng.multinomial(people, np.full(people, 1 / people), RESAMPLES)
-            self._made[who] = weights.astype(np.float64) - 1
-        return self._made[who]
+            self._made[people] = weights.astype(np.float64) - 1
+        return np.asarray(self._made[people] @ moved)
 
 
 def agreement(found: Sequence[Ordering]) -> dict[str, int]:

@@ -62,6 +62,8 @@ def contents(name: str, scale: str, results: Path, folder: Path | None = None) -
         "has_chosen": any(not math.isnan(entry.chosen) for of in numbers.values() for entry in of.values()),
         "figures": drawn_weightings(study, finished) if of_weights else redrawn(study, scale, numbers),
         "curves": learning_curves(study, scale, finished),
+        "unmatched": any(one.sets > 1 for one in found),
+        "variants": len(study.variants),
         "orderings": [_ordering(study, scale, one) for one in sorted(found, key=_interest)],
         "costs": _costs(study, finished),
         "missing": _missing(study, scale),
@@ -155,12 +157,23 @@ def _ordering(study: Study, scale: str, one: Ordering) -> dict[str, str]:
         "ours": f"{one.ours:+.2f}".replace("-", MINUS) + spread,
         "chosen": "–" if math.isnan(one.chosen) else f"{one.chosen:+.2f}".replace("-", MINUS),
         "confidence": _share(one.confidence),
-        "rests": ", ".join(
-            [plural(one.seeds, "seed"), *([plural(one.people, "person", "people")] if one.people else [])]
-        ),
+        "rests": _rests(study, one),
         "verdict": one.verdict,
         "tone": {"holds": "good", "is reversed": "bad"}.get(one.verdict, "unsure"),
     }
+
+
+def _rests(study: Study, one: Ordering) -> str:
+    """What a confidence rests on."""
+    parts = [plural(one.seeds, "seed")]
+    if one.variants > 1:
+        parts.append(f"{one.variants} {study.variants_are}")
+    if not one.sets:
+        parts.append("chance of people not known")
+    elif one.people:
+        several = f" in {one.sets} sets" if one.sets > 1 else ""
+        parts.append(("at least " if several else "") + plural(one.people, "person", "people") + several)
+    return ", ".join(parts)
 
 
 def _share(confidence: float) -> str:

@@ -142,7 +142,8 @@ def test_bars_may_be_differences_from_a_row(made_up: Make, tmp_path: Path) -> No
     study = load_study("p/figure-1", folder)
     column = study.columns[0]
     entry = {
-        name: {column.name: Entry(2, m, 1.0, math.nan, (m - 1, m + 1))} for name, m in (("a-8", 70.0), ("b-8", 75))
+        name: {column.name: Entry(2, m, 1.0, math.nan, (m - 1, m + 1), (1, 2))}
+        for name, m in (("a-8", 70.0), ("b-8", 75))
     }
     (figure,) = redrawn(study, "laptop", entry)
     assert "points above A, 8. B 5.0." in figure.svg
