@@ -1,24 +1,26 @@
 """What training costs in arithmetic: images seen, operations, and an estimate of GPU hours at a stated throughput.
 
-Counted from the recipe: multiplications of every convolution and matrix of the network for one image, twice that as
-operations, times three for a training step (forward, and backward through weights and inputs). Hours are operations
-over the peak of a GPU's data sheet (fp32, no tensor cores) times `UTILISATION`; nothing here was run on a GPU, so take
-them as an order of magnitude.
+Counted from the recipe: who takes part in which phase and how many images they hold; multiplications of every
+convolution and matrix of the network for one image, twice that as operations, times three for a training step (forward,
+and backward through weights and inputs). Hours are operations over the peak of a GPU's data sheet (fp32, no tensor
+cores) times `UTILISATION`; nothing here was run on a GPU, so take them as an order of magnitude.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
-from fedvisage.build import Parts
-from fedvisage.config import People, Recipe
+from fedvisage.config import Group, Part, Partition, People, Recipe
+from fedvisage.core.assembly import Assembly
 from fedvisage.core.errors import FedVisageError
-from fedvisage.core.phase import VALIDATOR
+from fedvisage.core.method import Method
+from fedvisage.core.phase import SOURCE, TRAINER, VALIDATOR, Phase
 from fedvisage.models import Backbone
 
 
@@ -44,6 +46,7 @@ GPUS = {"GTX 1080 Ti": 11.3, "T4": 8.1, "V100": 15.7, "RTX 3090": 35.6, "A100": 
 """Peak of fp32 in teraflop per second, as their makers' data sheets have it."""
 UTILISATION = 0.35
 """Share of the peak that training convolutions of this size is taken to reach."""
+GIVEN, GENERATED = "as given", "as generated"
 PASSES = 3
 """A training step costs this many forward passes."""
 
@@ -52,9 +55,9 @@ def set_size(recipe: Recipe, people: int | None = None, images: int | None = Non
     """How large the recipe's face set is: as given, as generated, or as known of it; None where nobody says."""
     faces = recipe.faces
     if people and images:
-        return Size(people, images, "as given")
+        return Size(people, images, GIVEN)
     if faces.source == "synthetic":
-        return Size(faces.identities, faces.identities * faces.images_per_identity, "as generated")
+        return Size(faces.identities, faces.identities * faces.images_per_identity, GENERATED)
     found = [KNOWN.get(source) for source in _trained_on(recipe)]
     if None in found:
         return None
@@ -72,24 +75,102 @@ def _trained_on(recipe: Recipe) -> list[str]:
     return said if len(named) > 1 and domains and None not in domains and set(said) <= set(named) else named
 
 
-def with_people(recipe: Recipe, size: Size | None) -> Recipe:
-    """The recipe with the number of people per party said, where the set's size tells it and the recipe does not."""
+class Crowd(NamedTuple):
+    """Parties of one role that hold about as much each."""
+
+    role: str
+    parties: int
+    people: int
+    """Of one party."""
+    images: float
+    """That one party trains on, or validates with; infinite where nobody knows."""
+
+
+def crowds(recipe: Recipe, size: Size | None) -> list[Crowd]:
+    """Who holds how much, group by group; without the set's size the recipe must say how many people a party has."""
     share = recipe.partition
-    if size is None or share.identities_per_party or _group_people(recipe):
-        return recipe
-    left = size.people - sum(_counted(part) for part in (share.public, share.test, share.validation))
-    each = (left - share.validators * share.identities_per_validator) // share.parties
-    if each < 1:
-        raise FedVisageError(f"{size.people:,} people are too few for this partition")
-    return recipe.model_copy(update={"partition": share.model_copy(update={"identities_per_party": each})})
+    groups = list(share.groups.values())
+    if not groups:
+        groups = [Group(parties=share.parties, identities_per_party=share.identities_per_party)]
+    if share.validators:
+        people = {"identities_per_party": share.identities_per_validator}
+        groups.append(Group(role=VALIDATOR, parties=share.validators, **people))
+    return [_crowd(recipe, group, groups, size) for group in groups]
 
 
-def _counted(part: int | People | tuple[People, ...]) -> int:
-    """How many people a part of the partition says it has; one that does not say counts as nobody."""
+def _crowd(recipe: Recipe, group: Group, groups: Sequence[Group], size: Size | None) -> Crowd:
+    share, whole = recipe.partition, _set_of(recipe, group, size)
+    people = _said(group) or _left(share, group, groups, whole) // group.parties
+    if not people and group.role != VALIDATOR:
+        if whole is None:
+            raise FedVisageError("set partition.identities_per_party to plan for a face folder that is not looked at")
+        raise FedVisageError(f"{whole.people:,} identities are too few for this partition")
+    if whole is None or not people:
+        return Crowd(group.role, group.parties, people, math.inf)
+    labelled = group.role in (TRAINER, SOURCE)
+    held_out = group.held_out if group.held_out is not None else share.held_out if labelled else 0.0
+    return Crowd(group.role, group.parties, people, people * _each(share, whole) * (1 - held_out))
+
+
+def _set_of(recipe: Recipe, group: Group, size: Size | None) -> Size | None:
+    """The faces that a group's people are taken of: its domain's, or all."""
+    sources, domains = recipe.faces.source, recipe.faces.domain
+    if group.domain is None or size is None or size.source == GIVEN:
+        return size
+    if sources == "synthetic" and isinstance(domains, tuple):
+        return Size(size.people // len(domains), size.images // len(domains), size.source)
+    return KNOWN.get(group.domain) if isinstance(sources, tuple) else size
+
+
+def _said(group: Group) -> int:
+    """People of one of the group's parties, if the recipe tells; else 0."""
+    return group.identities_per_party or (group.count or 0) // group.parties
+
+
+def _left(share: Partition, group: Group, groups: Sequence[Group], whole: Size | None) -> int:
+    """People whom nobody else takes, for all parties of a group that says no number of its own; 0 where it is open."""
+    parts = [who for part in (share.public, share.test, share.validation) for who in _several(part)]
+    same = [who for who in parts if group.domain in (None, who.domain)]
+    if whole is None or group.folds or group.names or (whole.source == GENERATED and any(_open(who) for who in same)):
+        return 0
+    others = [other for other in groups if group.domain in (None, other.domain)]
+    taken = sum(who.count or 0 for who in same) + sum(_said(other) * other.parties for other in others)
+    return (whole.people - taken) * group.parties // sum(other.parties for other in others if not _said(other))
+
+
+def _open(who: People) -> bool:
+    return who.count is None
+
+
+def _several(part: Part) -> list[People]:
+    """A part of the partition as people; a number is so many of all."""
     if isinstance(part, int):
-        return part
-    several = part if isinstance(part, tuple) else (part,)
-    return sum(some.count or 0 for some in several)
+        return [People(count=part)] if part else []
+    return list(part) if isinstance(part, tuple) else [part]
+
+
+def _each(share: Partition, size: Size) -> float:
+    """Images of a person that are used."""
+    return min(size.images / size.people, share.max_images or math.inf)
+
+
+def pooled(crowd: Sequence[Crowd], method: Method) -> list[Crowd]:
+    """One party with what those hold whose images the method pools; its people are those whose labels it sees."""
+    held = [some for some in crowd if some.role in method.pooled_roles]
+    people = sum(some.people * some.parties for some in held if some.role not in method.pools_without_labels)
+    return [Crowd(TRAINER, 1, people, sum(some.images * some.parties for some in held))]
+
+
+def taking_part(phase: Phase, role: str, crowd: Sequence[Crowd], share: float) -> int:
+    """Parties of a role in one exchange of a phase."""
+    count = sum(some.parties for some in crowd if some.role == role) if role in phase.roles else 0
+    return math.ceil(share * count - 1e-9) if phase.sampled and role not in phase.always else count
+
+
+def exchanges(phase: Phase, rounds: int) -> int:
+    """Exchanges of a phase in a whole run."""
+    times = 1 if phase.when != "round" else -(-rounds // phase.every) if phase.also_last else rounds // phase.every
+    return times * phase.repeats
 
 
 def operations(model: Backbone) -> int:
@@ -119,22 +200,36 @@ def watch_pass(model: Backbone, layers: Iterable[nn.Module], watch: Callable[[nn
             hook.remove()
 
 
-def compute(recipe: Recipe, parts: Parts, model: Backbone, size: Size, parties: int) -> dict[str, Any]:
-    """Images and operations of the whole run, and hours on each GPU; `parties` take part in a round."""
-    public, own = _shares(recipe, size)
-    work, method = recipe.training, parts.method
-    epochs = work.local_epochs
-    trained = own * epochs if epochs is not None else (work.steps or 1) * work.batch_size
-    rounds = recipe.federation.rounds
-    passes = method.forward_images(own, public)
-    start = public * recipe.pretrain.epochs
+def compute(
+    recipe: Recipe, method: Method, assembly: Assembly, model: Backbone, size: Size, crowd: Sequence[Crowd]
+) -> dict[str, Any]:
+    """Images and operations of the whole run, and hours on each GPU, by who takes part in which phase."""
+    public = sum(who.count or 0 for who in _several(recipe.partition.public)) * _each(recipe.partition, size)
+    work, settings = recipe.training, recipe.federation
+    training, forward = public * recipe.pretrain.epochs, 0.0
+    trainers = dict[Crowd, None]()
+    for phase in assembly.phases.values():
+        for some in crowd:
+            there = taking_part(phase, some.role, crowd, settings.participation)
+            if not there:
+                continue
+            role_has = sum(other.parties for other in crowd if other.role == some.role)
+            times = exchanges(phase, settings.rounds) * there * some.parties / role_has
+            if phase.trains:
+                trainers[some] = None
+                epochs = work.local_epochs
+                once = (
+                    epochs * method.trained_images(some.images, public)
+                    if epochs
+                    else work.batch_size * (work.steps or 1)
+                )
+                training += times * once
+            forward += times * assembly.forward_images(phase, some.role, some.images, public)
     once = operations(model)
-    training = rounds * parties * trained + start
-    forward = rounds * parties * passes
     total = once * (PASSES * training + forward)
     return {
         "data": size._asdict(),
-        "images_per_party": round(own),
+        "images_per_party": round(sum(c.images * c.parties for c in trainers) / sum(c.parties for c in trainers)),
         "operations_per_image": once,
         "trained_images": round(training),
         "forward_images": round(forward),
@@ -142,19 +237,3 @@ def compute(recipe: Recipe, parts: Parts, model: Backbone, size: Size, parties: 
         "utilisation": UTILISATION,
         "gpu_hours": {name: total / (peak * 1e12 * UTILISATION) / 3600 for name, peak in GPUS.items()},
     }
-
-
-def _shares(recipe: Recipe, size: Size) -> tuple[float, float]:
-    """Public images, and a party's training images on average."""
-    share = recipe.partition
-    each = size.images / size.people
-    if share.max_images:
-        each = min(each, share.max_images)
-    people = share.identities_per_party or _group_people(recipe)
-    return _counted(share.public) * each, people * each * (1 - share.held_out)
-
-
-def _group_people(recipe: Recipe) -> float:
-    groups = [group for group in recipe.partition.groups.values() if group.role != VALIDATOR]
-    said = [group.identities_per_party * group.parties for group in groups if group.identities_per_party]
-    return sum(said) / recipe.partition.parties if groups and len(said) == len(groups) else 0.0

@@ -58,6 +58,82 @@ def test_hard_negatives_and_the_contrastive_term_are_forward_passes() -> None:
     assert work["forward_images"] == 3 * 8 * (own + 200 + 2 * own * 2)
 
 
+SOURCE, TARGET = 4_434_177, 324_376
+"""Images of the two domains of Zhuang et al., Table 1."""
+ADAPTED = {
+    "stage-1": (20 * SOURCE, SOURCE, 1),
+    "target-only": (20 * TARGET, TARGET, 1),
+    "merge": (20 * (SOURCE + TARGET), SOURCE + TARGET, 1),
+    "fine-tune": (20 * TARGET, SOURCE + 3 * TARGET, 1),
+    "fedfr-2": (20 * (SOURCE + TARGET), SOURCE + 3 * TARGET, 2),
+    "fedfr-5": (20 * (SOURCE + TARGET), SOURCE + 3 * TARGET, 5),
+}
+"""Rows of domain adaptation's Table 2: images of 20 rounds; those embedded once to start class embeddings at means, and
+by targets with their mirrors to be clustered; and parties in a round."""
+
+
+@pytest.mark.parametrize("row", ADAPTED)
+def test_only_those_count_who_take_part(row: str) -> None:
+    (cell,) = (cell for cell in cells("feduda/table-2", "paper", [1]) if cell.row == row)
+    plan = make_plan(cell.recipe)
+    trained, forward, parties = ADAPTED[row]
+    assert (plan["compute"]["trained_images"], plan["compute"]["forward_images"]) == (trained, forward)
+    assert plan["participants"] == parties
+    model = plan["totals"]["down"]
+    joined = len([row for row in plan["wire"] if row["phase"] == "join" and row["direction"] == "down"])
+    assert joined == 2, "backbone and buffers"
+    targets = {"fine-tune": 1, "fedfr-2": 1, "fedfr-5": 4}.get(row, 0)
+    everybody = 1 + targets if targets else 1
+    numbers = 20 * parties * 16 + everybody * 16 + targets * 16
+    assert plan["totals"]["run"] == (20 * parties * 2 + everybody + targets) * model + numbers
+    hours = (3 * trained + forward) * plan["compute"]["operations_per_image"] / (15.7e12 * 0.35) / 3600
+    assert plan["compute"]["gpu_hours"]["V100"] == pytest.approx(hours)
+
+
+def test_a_part_of_every_role_takes_part_and_a_group_counts_its_own_images() -> None:
+    """Sources of 10 people and targets of 4, 10 images a person, a fifth held out where there are labels."""
+    groups = {"s": {"role": "source", "parties": 1, "identities_per_party": 10}}
+    groups |= {"t": {"role": "target", "parties": 5, "identities_per_party": 4}}
+    table = {"faces": {"identities": 40, "images_per_identity": 10}, "partition": {"groups": groups}}
+    table |= {"method": {"name": "feduda", "pretrain_rounds": 7, "relabel_every": 2}}
+    table |= {"federation": {"rounds": 4, "participation": 0.4}, "training": {"epochs": 3}}
+    plan = make_plan(Recipe.model_validate(table))
+    work = plan["compute"]
+    assert work["trained_images"] == 3 * (7 * 80 + 4 * (80 + 2 * 40))
+    # each target with mirrors: at the start, and in rounds 2 and 4
+    assert work["forward_images"] == (1 + 2) * 5 * 2 * 40
+    assert plan["participants"] == 3
+
+
+def test_central_trains_on_the_public_people_where_asked_to() -> None:
+    table = {"faces": {"identities": 30, "images_per_identity": 10}, "partition": {"public": 10, "parties": 2}}
+    table["partition"] |= {"held_out": 0.5}
+    table |= {"federation": {"rounds": 3}, "method": {"name": "central"}}
+    assert make_plan(Recipe.model_validate(table))["compute"]["trained_images"] == 3 * 100
+    table["method"] = {"name": "central", "public": "all"}
+    assert make_plan(Recipe.model_validate(table))["compute"]["trained_images"] == 3 * (100 + 100)
+
+
+def test_validators_run_the_images_of_their_pairs_through_every_candidate() -> None:
+    """One has 12 images and two have 6; five pairs show ten. Searches after rounds 2, 4 and 5, a map after 3 and 5."""
+    table = {"faces": {"identities": 30, "images_per_identity": 2}}
+    judges = {"large": (1, 6), "small": (2, 3)}
+    groups = {name: {"role": "validator", "parties": n, "identities_per_party": p} for name, (n, p) in judges.items()}
+    table["partition"] = {"groups": groups | {"sites": {"parties": 3, "identities_per_party": 2}}}
+    table["federation"] = {"rounds": 5}
+    search = {"name": "fv", "pairs": 5, "candidates": 4, "searches": 2, "every": 2, "map_every": 3, "map_steps": 1}
+    work = make_plan(Recipe.model_validate(table | {"weighting": search}))["compute"]
+    assert work["forward_images"] == (10 + 2 * 6) * (3 * 4 * 2 + 2 * 3)
+    assert work["operations"] == work["operations_per_image"] * (3 * work["trained_images"] + work["forward_images"])
+    assert make_plan(Recipe.model_validate(table))["compute"]["forward_images"] == 0
+
+
+def test_validators_of_the_papers_search_embed_both_images_of_their_pairs() -> None:
+    """Five sets of nobody knows how many images: 2 of each of 600 pairs, 3 candidates in each of 3,328 rounds."""
+    cell = next(cell for cell in cells("pfm-fv/figure-4a", "paper", [1]) if cell.row == "pfm-fv")
+    assert make_plan(cell.recipe)["compute"]["forward_images"] == 5 * 2 * 600 * 3 * 3328
+
+
 @pytest.mark.parametrize("name", [name for name in list_studies() if "paper" in load_study(name).scales])
 def test_every_study_is_planned_at_paper_scale(name: str) -> None:
     different = {json.dumps(cell.settings | {"training": ""}): cell for cell in cells(name, "paper", [1])}

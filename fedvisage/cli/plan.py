@@ -53,6 +53,6 @@ def show_compute(work: Mapping[str, Any]) -> None:
         f"arithmetic: {work['trained_images']:,} images trained on, {work['forward_images']:,} more run forward, "
         f"{work['operations_per_image'] / 1e9:.2f} gigaflop each way, {work['operations'] / 1e15:,.3g} petaflop in all"
     )
-    print(f"  for {data['people']:,} people, {data['images']:,} images ({data['source']})")
+    print(f"  of a set of {data['people']:,} people, {data['images']:,} images ({data['source']})")
     hours = ", ".join(f"{name} {value:,.2g}" for name, value in work["gpu_hours"].items())
     print(f"  GPU hours at {work['utilisation']:.0%} of the data sheet's fp32 peak (an estimate): {hours}")

@@ -79,6 +79,10 @@ class Assembly:
             server = other.absorbed(phase, server, result, context)
         return server
 
+    def forward_images(self, phase: Phase, role: str, own: float, public: float) -> float:
+        """Images that a party runs forward in an exchange besides training; for plans."""
+        return self._owner[phase.name].forward_images(phase, role, own, public)
+
     def expect(self, phase: Phase, server: State, party: str, parcel: Parcel, context: Context) -> dict[str, Layout]:
         """Shapes and dtypes of an answer's groups."""
         owner = self._owner[phase.name]

@@ -207,6 +207,10 @@ class Component(BaseModel):
         """`operations` and bytes of `memory` of a server step over this many class embeddings; empty without one."""
         return {}
 
+    def forward_images(self, phase: Phase, role: str, own: float, public: float) -> float:
+        """Images that a party of `own` ones runs forward, besides training, in an exchange of a phase; for plans."""
+        return 0.0
+
     def expected(self, phase: Phase, server: State, party: str, parcel: Parcel, context: Context) -> dict[str, Layout]:
         """Shapes and dtypes of groups that this component adds to another's answers, where none of them went down."""
         return {}
@@ -262,9 +266,9 @@ class Method(Component):
         """Whether the run must bring class embeddings of public people, and public people's images to every party."""
         return False
 
-    def forward_images(self, own: float, public: float) -> float:
-        """Images that a party of `own` training images runs forward in a round besides training; for plans."""
-        return 0.0
+    def trained_images(self, own: float, public: float) -> float:
+        """Images that a party of `own` images trains on in an epoch, where there are `public` ones; for plans."""
+        return own
 
     @property
     def keeps_class_embeddings(self) -> bool:

@@ -66,6 +66,10 @@ class Central(FedAvg):
         ]
         return Mixture(parts, own.classes + public.classes)
 
+    def trained_images(self, own: float, public: float) -> float:
+        """With the public ones where asked for."""
+        return own + public if self.public == "all" else own
+
     def _public_embeddings(self, party: Party) -> Tensor:
         public = _public(party)
         if self.starts_at_mean:
