@@ -14,7 +14,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedvisage.build import resolve
 from fedvisage.config import Recipe, validated
@@ -30,6 +32,43 @@ PARTS: dict[str, Mapping[str, type[Component]]] = {
     "weighting": WEIGHTINGS,
     "regulariser": REGULARISERS,
 }
+
+
+class _Part(BaseModel):
+    """A part of a cell's file: what must be there and of which kind; there may be more."""
+
+    model_config = ConfigDict(strict=True)
+
+
+class _People(_Part):
+    set: str
+    influence: Annotated[str, Field(pattern=r"^(-?\d+( |$))*$")]
+
+
+class _Weighting(_Part):
+    parties: list[str]
+    rounds: dict[Annotated[str, Field(pattern=r"^\d+$")], list[float | None]]
+    maps: dict[Annotated[str, Field(pattern=r"^\d+$")], list[list[float]]]
+
+
+class _Environment(_Part):
+    processor: str
+    cores: int
+    python: str
+    packages: dict[str, str | None]
+
+
+class _Result(_Part):
+    recipe: str
+    seed: int
+    settings: dict[str, Any]
+    seconds: float
+    bytes: float
+    scores: dict[str, float | None]
+    people: dict[str, _People] = {}
+    rounds: dict[str, list[dict[str, float | None]]]
+    weighting: _Weighting | None = None
+    environment: _Environment
 
 
 @dataclass(frozen=True)
@@ -131,12 +170,15 @@ def _with_start(recipe: Recipe, start: str | None) -> Recipe:
 def read_result(path: Path) -> dict[str, Any]:
     """A finished cell's result."""
     try:
-        found = json.loads(path.read_text("utf-8"))
-        if not isinstance(found, dict):
-            raise ValueError("a table was expected")
+        found: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        _Result.model_validate(found)
         return found
+    except ValidationError as error:
+        first = error.errors()[0]
+        what = ": ".join(part for part in (".".join(map(str, first["loc"])), first["msg"]) if part)
     except (OSError, ValueError) as error:
-        raise FedVisageError(f"{path} is damaged ({error}): remove it and run the study again") from None
+        what = str(error)
+    raise FedVisageError(f"{path} is damaged ({what}): remove it and run the study again")
 
 
 def load_results(
@@ -144,9 +186,11 @@ def load_results(
 ) -> dict[str, list[Any]]:
     """The finished cells of a study by row, in the order of their seeds; of all seeds that there are by default."""
     if not results.is_dir():
-        return {}
+        raise FedVisageError(
+            f"no folder of finished cells {results}: run the study, or say where they are with --results"
+        )
     if seeds is None:
-        seeds = sorted({int(read_result(path).get("seed", 0)) for path in sorted(results.glob("*.json"))})
+        seeds = sorted({read_result(path)["seed"] for path in sorted(results.glob("*.json"))})
     found: dict[str, list[Any]] = {}
     of = {row.name: row.of for row in load_study(name, folder).rows}
     for cell in cells(name, scale, seeds, folder):

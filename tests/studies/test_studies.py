@@ -170,19 +170,54 @@ def test_a_setting_that_is_added_later_leaves_finished_cells_as_they_are(tmp_pat
     one = cells("fedgc/table-4", "smoke", [1])[0]
     settings = json.loads(json.dumps(one.settings))
     del settings["federation"]["guard"]
-    (tmp_path / f"{one.key}.json").write_text(json.dumps({"settings": settings, "seed": 1}))
+    (tmp_path / f"{one.key}.json").write_text(json.dumps(WHOLE | {"settings": settings}))
     assert one.finished(tmp_path)
     settings["federation"]["quorum"] = 0.25
     assert differences(settings, one.settings) == ["federation.quorum"]
-    (tmp_path / f"{one.key}.json").write_text(json.dumps({"settings": settings, "seed": 1}))
+    (tmp_path / f"{one.key}.json").write_text(json.dumps(WHOLE | {"settings": settings}))
     assert one.finished(tmp_path) is None
 
 
-def test_a_damaged_cell_is_named(tmp_path: Path) -> None:
+WHOLE: dict[str, Any] = {
+    **{"recipe": "0", "seed": 1, "settings": {}, "seconds": 1.0, "bytes": 1, "scores": {"test accuracy": 0.5}},
+    **{"rounds": {}, "environment": {"processor": "a processor", "cores": 2, "python": "3.11", "packages": {}}},
+}
+"""As much as a finished cell must have."""
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("{", "Expecting property name"),
+        ("[]", "valid dictionary"),
+        *((json.dumps({k: v for k, v in WHOLE.items() if k != part}), f"{part}: Field required") for part in WHOLE),
+        (json.dumps(WHOLE | {"seed": "x"}), "seed: Input should be a valid integer"),
+        (
+            json.dumps(WHOLE | {"scores": {"test accuracy": "0.5"}}),
+            "scores.test accuracy: Input should be a valid number",
+        ),
+        (
+            json.dumps(WHOLE | {"people": {"test accuracy": {"set": "a", "influence": "1 x"}}}),
+            "influence: String should",
+        ),
+        (json.dumps(WHOLE | {"weighting": {"parties": []}}), "weighting.rounds: Field required"),
+    ],
+)
+def test_a_damaged_cell_is_named_with_what_is_wrong(tmp_path: Path, text: str, wrong: str) -> None:
     one = cells("fedgc/table-4", "smoke", [1])[0]
-    (tmp_path / f"{one.key}.json").write_text("{")
-    with pytest.raises(FedVisageError, match=f"{one.key}.json is damaged"):
+    (tmp_path / f"{one.key}.json").write_text(text)
+    with pytest.raises(FedVisageError, match=f"{one.key}.json is damaged") as told:
         load_results("fedgc/table-4", "smoke", tmp_path)
+    assert wrong in str(told.value)
+    assert "\n" not in str(told.value)
+
+
+def test_a_folder_of_results_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    asked = ["study", "report", "fedgc/table-4", "--results", str(tmp_path / "none"), "--out", str(tmp_path / "page")]
+    done = CliRunner().invoke(app, asked)
+    assert done.exit_code != 0
+    assert "no folder of finished cells" in str(done.exception)
+    assert not (tmp_path / "page").exists()
 
 
 def test_a_row_may_change_something_at_one_scale_only() -> None:
