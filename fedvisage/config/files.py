@@ -131,7 +131,7 @@ def _known(model: type[BaseModel], path: Sequence[Any]) -> list[str]:
         inner = _model_in(annotation)
         if inner is None:
             return []
-        if get_origin(annotation) is dict:
+        if isinstance(origin := get_origin(annotation), type) and issubclass(origin, Mapping):
             next(parts, None)
         model = inner
     return list(model.model_fields)

@@ -102,3 +102,11 @@ def test_a_domains_score_depends_on_its_own_people_as_if_they_were_alone(metric:
         only = FaceSet(ArrayImages(np.zeros((35, 8, 8, 3), np.uint8)), labels, tuple("abcdefg"))
         alone = open_test(only, np.flatnonzero(here).tolist(), Evaluation(pairs=0, fars=(0.1,)), Streams(1))
         assert np.allclose(found[inside], influence_of(x[here], alone, "tar@0.1"))
+
+
+def test_a_mistaken_key_of_a_column_is_one_line_that_names_the_nearest(tmp_path: Path) -> None:
+    folder = study(tmp_path / "studies", "@first")
+    path = folder / "x" / "y.toml"
+    path.write_text(path.read_text() + '[[columns]]\nname = "c"\n[columns.by.smoke]\nwhat = "w"\nmetrik = "accuracy"\n')
+    with pytest.raises(FedVisageError, match=r"unknown key 'columns.0.by.smoke.metrik'.*'metric'"):
+        cells("x/y", "smoke", [1], folder)
