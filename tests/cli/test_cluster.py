@@ -11,7 +11,9 @@ from PIL import Image
 from safetensors.numpy import load_file, save_file
 
 from fedvisage.cli import main
+from fedvisage.clustering import c_finch, dbscan, finch, pairwise
 from fedvisage.faces.faceset import ArrayImages, FaceSet, write_faceset
+from fedvisage.methods.feduda import FedUDA
 
 
 @pytest.fixture
@@ -65,7 +67,9 @@ def test_the_people_of_a_file_are_found_and_scored(fedvisage, file: Path, people
         (("--metric", "cosine", "--threshold", 0.4), 12),
         (("--method", "k-means", "--clusters", 5), 5),
         (("--method", "dbscan", "--threshold", 0.7), 11),
+        (("--method", "finch"), 1),
         (("--method", "finch", "--partition", -1), 1),
+        (("--centroids", "mean"), 12),
         (("--approximate",), 12),
         (("--smallest", 2), 11),
     ],
@@ -125,6 +129,64 @@ def test_contact_sheets_show_the_largest_clusters(fedvisage, file: Path, people,
         assert sheet.height == 12 * 18 + 2
 
 
+def test_contact_sheets_of_as_many_clusters_as_wanted(fedvisage, file: Path, people, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    pixels = np.zeros((len(people[1]), 16, 16, 3), np.uint8)
+    write_faceset(tmp_path / "faces", FaceSet(ArrayImages(pixels), people[1], tuple("abcdefghijkl")))
+    words = ("--faces", tmp_path / "faces", "--sheets", tmp_path / "sheets", "--largest", 3, "--json")
+    code, out, err = fedvisage("cluster", file, *words)
+    assert code == 0, err
+    assert [Path(path).name for path in json.loads(out)["pictures"]] == [
+        "clusters.png",
+        *(f"cluster-{number}.png" for number in range(3)),
+    ]
+
+
+def test_partitions_of_finch_are_counted_as_in_recipes(fedvisage, file: Path, people) -> None:  # type: ignore[no-untyped-def]
+    levels = finch(people[0], metric="euclidean", normalise=True)
+    sizes = [int(level.max()) + 1 for level in levels]
+    for partition, expected in ((0, levels[0]), (1, levels[1]), (-1, levels[-1])):
+        result = json.loads(fedvisage("cluster", file, "--method", "finch", "--partition", partition, "--json")[1])
+        assert result["partitions"] == sizes
+        assert result["labels"] == expected.tolist()
+        in_recipe = FedUDA(clustering="finch", partition=partition).cluster(people[0], None)  # type: ignore[arg-type]
+        assert int(in_recipe.max()) + 1 == result["clusters"]
+    assert f"clusters of all partitions: {sizes[0]}, " in fedvisage("cluster", file, "--method", "finch")[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "cluster"),
+    [
+        ((), c_finch),
+        (("--merge", "mutual"), lambda x, d: c_finch(x, d, merge="mutual")),
+        (("--metric", "cosine"), lambda x, d: c_finch(x, d, metric="cosine")),
+        (("--centroids", "mean"), lambda x, d: c_finch(x, d, normalise_centroids=False)),
+        (("--method", "dbscan"), dbscan),
+    ],
+)
+def test_the_threshold_that_keeps_known_people_apart(fedvisage, file: Path, people, words, cluster) -> None:  # type: ignore[no-untyped-def]
+    code, out, err = fedvisage("cluster", file, "--choose-distance", *words, "--json")
+    assert code == 0, err
+    result = json.loads(out)
+    x, truth = people
+    tried = {step / 100: pairwise(truth, cluster(x, step / 100)) for step in range(1, 201)}
+    pure = result["pure"]["threshold"]
+    assert all(scores.precision == 1 for d, scores in tried.items() if d <= pure)
+    assert tried[round(pure + 0.01, 2)].precision < 1
+    assert result["pure"]["pairwise"] == tried[pure]._asdict()
+    assert result["best"]["pairwise"]["f"] == max(scores.f for scores in tried.values())
+    assert result["identities"] == 12
+    code, out, _ = fedvisage("cluster", file, "--choose-distance", *words)
+    assert code == 0
+    assert f"no two people together {pure:.2f}" in " ".join(out.split())
+
+
+def test_people_whom_no_threshold_keeps_apart(fedvisage, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    save_file({"embeddings": np.ones((4, 3), np.float32), "labels": np.arange(4)}, tmp_path / "same.safetensors")
+    assert "none is safe" in fedvisage("cluster", tmp_path / "same.safetensors", "--choose-distance")[1]
+    result = json.loads(fedvisage("cluster", tmp_path / "same.safetensors", "--choose-distance", "--json")[1])
+    assert result["pure"] is None
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -139,7 +201,21 @@ def test_contact_sheets_show_the_largest_clusters(fedvisage, file: Path, people,
         (("{flat}",), "embeddings of shape (5,)"),
         (("{nan}",), "1 of 2 embeddings hold NaN"),
         (("{file}", "--method", "k-means"), "--clusters 100"),
-        (("{file}", "--method", "finch", "--partition", "99"), "--partition 1 to"),
+        (("{file}", "--method", "finch", "--partition", "99"), "--partition 0 to"),
+        (("{file}", "--method", "dbscan", "--approximate"), "dbscan makes no use of --approximate"),
+        (
+            ("{file}", "--method", "k-means", "--clusters", "3", "--approximate"),
+            "k-means makes no use of --approximate",
+        ),
+        (
+            ("{file}", "--method", "dbscan", "--metric", "cosine", "--centroids", "mean"),
+            "no use of --metric, --centroids",
+        ),
+        (("{file}", "--method", "finch", "--threshold", "0.5"), "finch makes no use of --threshold"),
+        (("{file}", "--method", "finch", "--choose-distance"), "finch makes no use of --choose-distance"),
+        (("{file}", "--choose-distance", "--smallest", "2"), "--choose-distance clusters nothing"),
+        (("{bare}", "--choose-distance"), "this file holds no tensor 'labels'"),
+        (("{alone}", "--choose-distance"), "fewer than two people"),
         (("{file}", "--threshold", "-1"), "threshold of C-FINCH"),
         (("{file}", "--out", "labels.txt"), "not labels.txt"),
         (("{file}", "--out", "nowhere/labels.npy"), "cannot write nowhere/labels.npy"),
@@ -157,6 +233,8 @@ def test_mistakes_are_one_line(fedvisage, file: Path, tmp_path: Path, words: tup
     with (tmp_path / "zip.npy").open("wb") as archive:
         np.savez(archive, embeddings=x)
     np.save(tmp_path / "flat.npy", x[:, 0])
+    np.save(tmp_path / "bare.npy", x)
+    save_file({"embeddings": x, "labels": np.zeros(5, np.int64)}, tmp_path / "alone.safetensors")
     np.save(tmp_path / "nan.npy", np.array([[1.0, np.nan], [1.0, 0.0]]))
     names = {path.stem: path for path in tmp_path.iterdir()} | {"file": file}
     code, out, err = fedvisage("cluster", *(word.format(**names) for word in words))
