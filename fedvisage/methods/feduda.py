@@ -18,14 +18,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from fedvisage.clustering import c_finch, dbscan, drop_small, finch, k_means
+from fedvisage.clustering.neighbours import Metric
 from fedvisage.core.codec import State
 from fedvisage.core.errors import FedVisageError
 from fedvisage.core.method import METHODS, Context, Images, Party, Result, broadcast
@@ -57,11 +58,15 @@ class FedUDA(FedAvg):
     """Whether the source takes part in the rounds, or only lets the targets go on from its model."""
     clustering: Literal["c-finch", "finch", "k-means", "dbscan"] = "c-finch"
     distance: Annotated[float, Field(gt=0)] = 0.9
-    """Of C-FINCH's links and DBSCAN's neighbours: Euclidean, between unit vectors."""
+    """Of C-FINCH's links (by `metric`) and DBSCAN's neighbours (Euclidean), between unit vectors."""
+    metric: Metric = "euclidean"
+    """What C-FINCH calls a distance; DBSCAN and K-means are Euclidean, FINCH goes by the cosine."""
+    centroids: Literal["unit", "mean"] = "unit"
+    """C-FINCH's centroids: means of members, brought to unit length or left as they are."""
     merge: Literal["first-neighbours", "mutual"] = "first-neighbours"
     """How C-FINCH merges: as published, or by a safer rule that is not in the paper (see `clustering.finch`)."""
     partition: Annotated[int, Field(ge=-1)] = -1
-    """Which of FINCH's partitions, from the finest (0) on, or the coarsest there is (-1)."""
+    """Which of FINCH's partitions, from the finest (0) on, or the coarsest there is (-1), which is one cluster."""
     clusters: Annotated[int, Field(ge=1)] = 100
     """For k-means, which has to be told."""
     smallest_cluster: Annotated[int, Field(ge=1)] = 1
@@ -156,11 +161,23 @@ class FedUDA(FedAvg):
             self.label(party, parcel)
         return super().train(party, parcel)
 
+    @model_validator(mode="after")
+    def _only_what_is_used(self) -> Self:
+        idle = [
+            name for name, usual in (("metric", "euclidean"), ("centroids", "unit")) if getattr(self, name) != usual
+        ]
+        if idle and self.clustering != "c-finch":
+            raise ValueError(f"{self.clustering} makes no use of {' and '.join(idle)}, which C-FINCH goes by")
+        return self
+
     def cluster(self, embeddings: NDArray[np.float32], party: Party) -> NDArray[np.int64]:
         """A cluster number for each embedding (N, d), -1 for those left out."""
         match self.clustering:
             case "c-finch":
-                labels = c_finch(embeddings, self.distance, merge=self.merge)
+                unit = self.centroids == "unit"
+                labels = c_finch(
+                    embeddings, self.distance, metric=self.metric, normalise_centroids=unit, merge=self.merge
+                )
             case "finch":
                 levels = finch(embeddings)
                 labels = levels[min(self.partition, len(levels) - 1)]

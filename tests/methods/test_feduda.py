@@ -348,3 +348,17 @@ def test_a_target_that_reads_beyond_its_file_hears_which_one_without_the_way_to_
     faces = party_faces(source_of(kind, tmp_path), PARTITION, "bob")[1]
     with pytest.raises(FedVisageError, match=r"^images\.(npy|bin) of 'faces': image 20 of 20"):
         faces.train._images.read(np.array([20]))
+
+
+@pytest.mark.parametrize("centroids", ["unit", "mean"])
+@pytest.mark.parametrize(("metric", "distance"), [("euclidean", 0.8), ("squared-euclidean", 0.64), ("cosine", 0.32)])
+def test_metric_and_centroids_are_options(metric: Any, distance: float, centroids: Any) -> None:
+    party: Any = None
+    x = np.random.default_rng(0).normal(size=(60, 3))
+    found = FedUDA(distance=distance, metric=metric, centroids=centroids).cluster(x, party)
+    assert np.array_equal(found, c_finch(x, distance, metric=metric, normalise_centroids=centroids == "unit"))
+
+
+def test_an_option_that_the_clustering_has_no_use_for_is_refused() -> None:
+    with pytest.raises(ValueError, match="dbscan makes no use of metric and centroids"):
+        FedUDA(clustering="dbscan", metric="cosine", centroids="mean")
