@@ -70,6 +70,8 @@ class Shown(Section):
 
     label: str = ""
     x: float | None = None
+    diverged: str = ""
+    """Why its runs end without a model; they are begun only where the row is asked for by name."""
 
 
 class Row(Section):
@@ -92,12 +94,17 @@ class Row(Section):
     line: str = ""
     """The line or bar series of the figure that the row belongs to; its group by default."""
     shown: Mapping[str, Shown] = Field(default_factory=dict)
-    """Its label and `x` by scale."""
+    """Its label and `x` by scale, and whether its runs diverge."""
+
+    def diverges(self, scale: str) -> bool:
+        """Whether its runs end without a model."""
+        return scale in self.shown and bool(self.shown[scale].diverged)
 
     def at_scale(self, scale: str) -> Row:
-        """The row with the label and `x` that it has at this scale."""
+        """The row with the label, `x` and note that it has at this scale."""
         own = self.shown.get(scale, Shown())
-        return self.model_copy(update={"label": own.label or self.label, "x": self.x if own.x is None else own.x})
+        note, x = own.diverged or self.note, self.x if own.x is None else own.x
+        return self.model_copy(update={"label": own.label or self.label, "x": x, "note": note})
 
 
 class Figure(Section):
@@ -140,6 +147,8 @@ class Study(Section):
     note: str = ""
     missing: tuple[str, ...] = ()
     """What could not be reproduced here, and why; a sentence each."""
+    tries: Mapping[str, str] = Field(default_factory=dict)
+    """By scale: what was tried for which rows before their settings were chosen, where that is known."""
     figure: Figure | None = None
     claims: tuple[Claim, ...] = ()
     columns: tuple[Column, ...]
@@ -192,7 +201,7 @@ def load_study(name: str, folder: Path | None = None) -> Study:
     left_out = table.get("leaves_out", ())
     table["scales"] = {scale: own for scale, own in table.get("scales", {}).items() if scale not in left_out}
     study = validated(Study, table, f"study '{name}'")
-    tables = (study.scales, *(table for row in study.rows for table in (row.at, row.shown)))
+    tables = (study.scales, study.tries, *(table for row in study.rows for table in (row.at, row.shown)))
     named = [scale for scales in tables for scale in scales]
     unknown = [scale for scale in named if scale not in SCALES]
     if unknown:

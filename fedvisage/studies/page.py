@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -20,6 +20,7 @@ from fedvisage.studies.numbers import Entry, Ordering, agreement, orderings, tab
 from fedvisage.studies.weightings import KINDS, drawn_weightings
 
 MINUS = "−"
+DIVERGED = "diverged"
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,8 @@ def contents(name: str, scale: str, results: Path, folder: Path | None = None) -
     found = orderings(study, scale, finished, np.random.default_rng(0))
     columns = study.measured(scale)
     seeds = sorted({result["seed"] for of in finished.values() for result in of})
-    wanted = len({cell.key for cell in cells(name, scale, seeds or [1], folder)})
+    diverged = {row.name for row in study.rows if row.diverges(scale)}
+    wanted = len({cell.key for cell in cells(name, scale, seeds or [1], folder) if cell.row not in diverged})
     done = len({result["recipe"] for of in finished.values() for result in of})
     of_weights = study.figure is not None and study.figure.kind in KINDS
     return {
@@ -58,7 +60,7 @@ def contents(name: str, scale: str, results: Path, folder: Path | None = None) -
         "papers": [_in_paper(study.rows, column) for column in columns],
         "heads": [column.head(scale) for column in columns],
         "measured": [_measured(study, column, scale) for column in columns],
-        "rows": _rows(study, columns, numbers),
+        "rows": _rows(study, columns, numbers, diverged),
         "has_chosen": any(not math.isnan(entry.chosen) for of in numbers.values() for entry in of.values()),
         "figures": drawn_weightings(study, finished) if of_weights else redrawn(study, scale, numbers),
         "curves": learning_curves(study, scale, finished),
@@ -109,11 +111,14 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def _rows(study: Study, columns: Sequence[Column], numbers: Mapping[str, Mapping[str, Entry]]) -> list[TableRow]:
+def _rows(
+    study: Study, columns: Sequence[Column], numbers: Mapping[str, Mapping[str, Entry]], diverged: Set[str]
+) -> list[TableRow]:
     rows, group = [], None
     for row in study.rows:
+        none = DIVERGED if row.name in diverged else "–"
         entries = [
-            (_number(row.paper.get(column.name)), *_ours(numbers.get(row.name, {}).get(column.name)))
+            (_number(row.paper.get(column.name)), *_ours(numbers.get(row.name, {}).get(column.name), none))
             for column in columns
         ]
         rows.append(TableRow(row.label, row.note, group not in (None, row.group), entries))
@@ -125,10 +130,10 @@ def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f}"
 
 
-def _ours(entry: Entry | None) -> tuple[str, str]:
+def _ours(entry: Entry | None, none: str) -> tuple[str, str]:
     """Mean with its spread, and the mean at the chosen rounds."""
     if entry is None or math.isnan(entry.mean):
-        return "–", ""
+        return none, ""
     spread = "" if math.isnan(entry.spread) else f" ± {entry.spread:.2f}"
     return f"{entry.mean:.2f}{spread}", "" if math.isnan(entry.chosen) else f"{entry.chosen:.2f}"
 

@@ -76,6 +76,14 @@ def test_cost_and_what_is_missing_are_said(made_up: Make) -> None:
     assert {"table", "figures", "costs", "missing", "again", "curves"} <= page.ids
 
 
+def test_what_was_tried_is_said_where_it_is_known(made_up: Make) -> None:
+    page = page_of("fedface/table-1", made_up("fedface/table-1", {"fedface": 0.7}, [1]))
+    assert "tried for FedFace only" in page.text
+    other = page_of("fedgc/table-4", made_up("fedgc/table-4", SCORES, [1]))
+    assert "How settings were chosen" not in other.text
+    assert "same number of tries" not in page.text + other.text
+
+
 def test_a_study_without_cells_says_so(tmp_path: Path) -> None:
     (tmp_path / "results").mkdir()
     assert "No cell of this study is finished yet." in page_of("fedgc/table-4", tmp_path / "results").text
@@ -182,3 +190,17 @@ def test_the_command_writes_the_page_where_it_is_asked_to(made_up: Make, tmp_pat
 @pytest.mark.parametrize(("seconds", "said"), [(12, "12 s"), (600, "10 min"), (7200, "2.0 h")])
 def test_times_are_in_the_unit_that_fits(seconds: float, said: str) -> None:
     assert duration(seconds) == said
+
+
+def test_a_row_that_diverges_says_so_and_is_run_only_when_asked_for(made_up: Make, tmp_path: Path) -> None:
+    results = made_up("fedgc/table-2", {"lambda-1": 0.7, "lambda-20": 0.8})
+    command = ["study", "run", "fedgc/table-2", "--seeds", "3", "--results", str(results), "--work", str(tmp_path)]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    assert "λ = 50 diverged: At a rate of 0.05" in done.output
+    page = page_of("fedgc/table-2", results)
+    *_, last = page.tables["The paper's numbers and ours"]
+    assert last[0].startswith("λ = 50At a rate of 0.05 the step is 2.5") or last[0].startswith("λ = 50 At a rate")
+    assert last[1:3] == ["97.42", "diverged"]
+    assert "6 of 6" in page.text, "nobody waits for its cells"
+    assert not load_study("fedgc/table-2").rows[2].diverges("paper")
