@@ -82,7 +82,8 @@ def run_command(
     unknown = set(rows or ()) - {cell.row for cell in chosen}
     if unknown:
         raise FedVisageError(f"study '{names[0]}' has no row '{min(unknown)}'")
-    chosen = [cell for cell in chosen if not rows or cell.row in rows]
+    diverging = {(name, row.name) for name in names for row in load_study(name).rows if row.diverges(scale)}
+    chosen = [c for c in chosen if (c.row in rows if rows else (c.study, c.row) not in diverging)]
     place = Place(work, results or results_home(), data)
     with CellBars(chosen, quiet=as_json) as bars:
         run_cells(chosen, place, jobs, bars.tell)
@@ -224,16 +225,20 @@ def _show(name: str, scale: str, kept: Path) -> None:
         measure = column.by[scale]
         print(f"  {heads[column.name]}: {measure.metric} on {measure.what}")
     entries = {row.name: numbers.get(row.name, {}) for row in study.rows}
+    none = {row.name: "diverged" if row.diverges(scale) else "-" for row in study.rows}
     for start in range(0, len(columns), COLUMNS):
         shown: dict[str, list[str]] = {"": [row.label for row in study.rows]}
         for column in columns[start : start + COLUMNS]:
-            shown[heads[column.name]] = [_ours(entries[row.name].get(column.name)) for row in study.rows]
+            shown[heads[column.name]] = [_ours(entries[r].get(column.name), none[r]) for r in entries]
             if any(column.name in row.paper for row in study.rows):
                 shown[f"paper: {column.name}"] = [_number(row.paper.get(column.name)) for row in study.rows]
         show_table(list(shown), zip(*shown.values(), strict=True))
     if any(not math.isnan(entry.chosen) for of in entries.values() for entry in of.values()):
         print("in brackets: at the round chosen on validation people")
-    print(f"\n{summary(study, found, bool(finished))}")
+    for row in study.rows:
+        if row.diverges(scale):
+            print(f"{row.label} diverged: {row.note}")
+    print(f"\n{summary(study, scale, found, bool(finished))}".rstrip())
     for one in found:
         if one.clear and not one.agrees:
             print(f"  {heads[one.column]}: {one.high} is {-one.ours:.2f} points below {one.low}, not above it")
@@ -249,9 +254,9 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
 
 
-def _ours(entry: Entry | None) -> str:
+def _ours(entry: Entry | None, none: str) -> str:
     if entry is None or math.isnan(entry.mean):
-        return "-"
+        return none
     spread = "" if math.isnan(entry.spread) else f" ± {entry.spread:.2f}"
     best = "" if math.isnan(entry.chosen) else f" ({entry.chosen:.2f})"
     return f"{entry.mean:.2f}{spread}{best}"

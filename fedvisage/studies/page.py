@@ -16,7 +16,7 @@ from fedvisage.report.words import listed, number, plural, size
 from fedvisage.studies.cells import cells, load_results
 from fedvisage.studies.definition import Column, Row, Study, load_study
 from fedvisage.studies.figures import learning_curves, redrawn
-from fedvisage.studies.numbers import Entry, Ordering, agreement, orderings, table
+from fedvisage.studies.numbers import Entry, Ordering, agreement, ordered, orderings, table
 from fedvisage.studies.weightings import KINDS, drawn_weightings
 
 MINUS = "−"
@@ -49,12 +49,11 @@ def contents(name: str, scale: str, results: Path, folder: Path | None = None) -
     diverged = {row.name for row in study.rows if row.diverges(scale)}
     wanted = len({cell.key for cell in cells(name, scale, seeds or [1], folder) if cell.row not in diverged})
     done = len({result["recipe"] for of in finished.values() for result in of})
-    of_weights = study.figure is not None and study.figure.kind in KINDS
     return {
         "name": name,
         "scale": scale,
         "study": study,
-        "summary": summary(study, found, bool(finished)),
+        "summary": summary(study, scale, found, bool(finished)),
         "facts": _facts(study, finished, seeds, done, wanted),
         "columns": columns,
         "papers": [_in_paper(study.rows, column) for column in columns],
@@ -62,7 +61,7 @@ def contents(name: str, scale: str, results: Path, folder: Path | None = None) -
         "measured": [_measured(study, column, scale) for column in columns],
         "rows": _rows(study, columns, numbers, diverged),
         "has_chosen": any(not math.isnan(entry.chosen) for of in numbers.values() for entry in of.values()),
-        "figures": drawn_weightings(study, finished) if of_weights else redrawn(study, scale, numbers),
+        "figures": drawn_weightings(study, finished) if _is_of_weights(study) else redrawn(study, scale, numbers),
         "curves": learning_curves(study, scale, finished),
         "unmatched": any(one.sets > 1 for one in found),
         "variants": len(study.variants),
@@ -74,21 +73,31 @@ def contents(name: str, scale: str, results: Path, folder: Path | None = None) -
     }
 
 
-def summary(study: Study, found: Sequence[Ordering], begun: bool) -> str:
-    """The outcome in a sentence; of some rows no paper says which is better."""
+def summary(study: Study, scale: str, found: Sequence[Ordering], begun: bool) -> str:
+    """The outcome in a sentence; of some rows no paper says which is better, and some figures have no order."""
     if not begun:
         return "No cell of this study is finished yet."
     if not study.claims and not any(row.paper for row in study.rows):
-        return "The paper does not say which of these rows is better."
+        return "" if _is_of_weights(study) else "The paper does not say which of these rows is better."
+    if not any(True for column in study.measured(scale) for _ in ordered(study, column)):
+        return (
+            "There is nothing to compare with: the paper gives neither numbers nor words on what this scale measures."
+        )
     if not found:
         return "Too few cells are finished to compare rows."
     counts = agreement(found)
-    said = f"{counts['agree']} of {plural(counts['orderings'], 'ordering')} hold in our means"
+    holds = "holds" if 1 in (counts["agree"], counts["orderings"]) else "hold"
+    said = f"{counts['agree']} of {plural(counts['orderings'], 'ordering')} {holds} in our means"
     said += f", {counts['clear']} of them beyond chance"
+    said += f"; {plural(counts['level'], 'is', 'are')} level" if counts["level"] else ""
     against = counts["against"]
     if all(one.seeds == 1 for one in found):
         said += " (of people only: there is one seed)"
     return said + (f"; {plural(against, 'is', 'are')} clearly reversed." if against else "; none is clearly reversed.")
+
+
+def _is_of_weights(study: Study) -> bool:
+    return study.figure is not None and study.figure.kind in KINDS
 
 
 def _facts(
@@ -140,8 +149,8 @@ def _ours(entry: Entry | None, none: str) -> tuple[str, str]:
 
 def _interest(one: Ordering) -> tuple[int, str]:
     """Reversed orderings first, then those that chance may have made, then those that hold."""
-    order = {"is reversed": 0, "disagrees, within chance": 1, "agrees, within chance": 2, "holds": 3}
-    return order[one.verdict], one.column
+    kinds = ("is reversed", "disagrees", "level", "agrees", "holds")
+    return kinds.index(one.verdict.partition(",")[0]), one.column
 
 
 def _measured(study: Study, column: Column, scale: str) -> tuple[str, str]:

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from fedvisage.cli.main import app
 from fedvisage.core.errors import FedVisageError
-from fedvisage.studies import home, load_study, write_study
+from fedvisage.studies import home, load_study, summary, write_study
 from fedvisage.studies.figures import redrawn
 from fedvisage.studies.numbers import Entry
 from fedvisage.studies.page import duration
@@ -66,6 +66,24 @@ def test_a_clearly_reversed_ordering_is_named_first(made_up: Make) -> None:
 def test_with_one_seed_the_page_says_that_chance_is_that_of_people_only(made_up: Make) -> None:
     page = page_of("fedgc/table-4", made_up("fedgc/table-4", SCORES, [1]))
     assert "beyond chance (of people only: there is one seed); none is clearly reversed" in page.text
+
+
+def test_the_sentence_is_right_for_a_single_ordering_and_for_ties(made_up: Make) -> None:
+    page = page_of("fedgc/table-4", made_up("fedgc/table-4", {"fedpe": 0.70, "fedgc": 0.80}))
+    assert "1 of 1 ordering holds in our means, 1 of them beyond chance; none is clearly reversed." in page.text
+    page = page_of("fedgc/table-4", made_up("fedgc/table-4", {"fedpe": 0.70, "fedcos": 0.70, "fedgc": 0.80}))
+    assert "2 of 3 orderings hold in our means, 2 of them beyond chance; 1 is level; none is" in page.text
+    assert "level" in [row[-1] for row in page.tables["Orderings"]]
+
+
+def test_a_scale_that_measures_nothing_the_paper_speaks_of_says_so(tmp_path: Path) -> None:
+    study = load_study("fedface/table-1")
+    assert summary(study, "trained", [], True).startswith("There is nothing to compare with")
+    assert summary(study, "laptop", [], True) == "Too few cells are finished to compare rows."
+
+
+def test_a_figure_of_weights_has_no_sentence_on_which_row_is_better() -> None:
+    assert summary(load_study("pfm-fv/figure-6"), "laptop", [], True) == ""
 
 
 def test_cost_and_what_is_missing_are_said(made_up: Make) -> None:
@@ -200,7 +218,8 @@ def test_a_row_that_diverges_says_so_and_is_run_only_when_asked_for(made_up: Mak
     assert "λ = 50 diverged: At a rate of 0.05" in done.output
     page = page_of("fedgc/table-2", results)
     *_, last = page.tables["The paper's numbers and ours"]
-    assert last[0].startswith("λ = 50At a rate of 0.05 the step is 2.5") or last[0].startswith("λ = 50 At a rate")
+    assert last[0].startswith("λ = 50")
+    assert "At a rate of 0.05 the step is 2.5" in last[0]
     assert last[1:3] == ["97.42", "diverged"]
     assert "6 of 6" in page.text, "nobody waits for its cells"
     assert not load_study("fedgc/table-2").rows[2].diverges("paper")
