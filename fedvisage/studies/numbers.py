@@ -27,6 +27,8 @@ Run = tuple[int, str]
 """A seed and a variant."""
 RESAMPLES = 2000
 SURE = 0.95
+LEVEL = 1e-9
+"""Points apart from which on two rows are not level."""
 
 
 class Entry(NamedTuple):
@@ -71,19 +73,27 @@ class Ordering:
     @property
     def agrees(self) -> bool:
         """Whether ours are in the paper's order."""
-        return self.ours > 0
+        return self.ours > LEVEL
+
+    @property
+    def level(self) -> bool:
+        """Whether ours are in no order."""
+        return abs(self.ours) <= LEVEL
 
     @property
     def clear(self) -> bool:
         """Whether chance in people and seeds is unlikely to have made the order that we see."""
-        return self.confidence >= SURE or self.confidence <= 1 - SURE
+        return not self.level and (self.confidence >= SURE or self.confidence <= 1 - SURE)
 
     @property
     def verdict(self) -> str:
         """In words."""
-        if not self.clear:
-            return "agrees, within chance" if self.agrees else "disagrees, within chance"
-        return "holds" if self.agrees else "is reversed"
+        if self.level:
+            return "level"
+        if self.clear:
+            return "holds" if self.agrees else "is reversed"
+        chance = "chance not known" if math.isnan(self.confidence) else "within chance"
+        return f"{'agrees' if self.agrees else 'disagrees'}, {chance}"
 
     def table(self) -> dict[str, Any]:
         """As plain data; what is not known is None."""
@@ -145,14 +155,14 @@ def orderings(study: Study, scale: str, results: Results, rng: np.random.Generat
     draws = _Draws(rng)
     found = []
     for column in study.measured(scale):
-        for low, high, apart in _ordered(study, column):
+        for low, high, apart in ordered(study, column):
             compared = _compare(column, low, high, apart, scale, results, draws)
             if compared is not None:
                 found.append(compared)
     return found
 
 
-def _ordered(study: Study, column: Column) -> Iterator[tuple[str, str, float | None]]:
+def ordered(study: Study, column: Column) -> Iterator[tuple[str, str, float | None]]:
     """What the paper says of a column: the lower row, the higher row, and by how much where it gives numbers."""
     rows = [row for row in study.rows if column.name in row.paper]
     for i, one in enumerate(rows):
@@ -249,10 +259,11 @@ class _Draws:
 
 
 def agreement(found: Sequence[Ordering]) -> dict[str, int]:
-    """How many orderings there are, agree, agree clearly, and are clearly the other way round."""
+    """How many orderings there are, agree, are level, agree clearly, and are clearly the other way round."""
     return {
         "orderings": len(found),
         "agree": sum(one.agrees for one in found),
+        "level": sum(one.level for one in found),
         "clear": sum(one.agrees and one.clear for one in found),
         "against": sum(not one.agrees and one.clear for one in found),
     }

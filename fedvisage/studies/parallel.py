@@ -86,7 +86,7 @@ def run_cells(cells: Sequence[Cell], place: Place, jobs: int = 0, tell: Tell = l
     _run_here(again, place, note)
     if failures:
         more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
-        raise FedVisageError(f"{len(failures)} of {len(different)} cells failed: {failures[0]}{more}")
+        raise FedVisageError(f"{len(failures)} of {len(different) + len(again)} cells failed: {failures[0]}{more}")
     return [place.results / f"{cell.key}.json" for cell in different]
 
 

@@ -75,6 +75,15 @@ def test_rows_that_share_a_recipe_are_trained_once_and_each_is_measured(tmp_path
     assert sum(news.share == 0.5 and news.phase == "train" for news in heard) == 1
 
 
+def test_failures_are_counted_among_all_that_were_to_be_measured(tmp_path: Path) -> None:
+    """Rows that share a recipe fail one by one."""
+    rows = [cell for cell in cells("fedface/table-1", "smoke", [1]) if cell.row in ("pre-trained", "fedface")]
+    for cell in rows:
+        (tmp_path / f"{cell.key}.json").write_text("{")
+    with pytest.raises(FedVisageError, match="2 of 2 cells failed"):
+        run_cells(rows, Place(tmp_path / "work", tmp_path), 1)
+
+
 def test_a_study_killed_in_the_middle_goes_on_to_the_same_numbers(studies: Path) -> None:
     (studies / "script.py").write_text(SCRIPT)
     process = subprocess.Popen([sys.executable, str(studies / "script.py"), str(studies)], cwd=Path.cwd())

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedvisage.studies import Claim, Column, Measure, Ordering, Row, Study, orderings, table
+from fedvisage.studies import Claim, Column, Measure, Ordering, Row, Study, agreement, orderings, table
 
 
 def result(seed: int, score: float, validation: list[float], test: list[float]) -> dict[str, Any]:
@@ -68,7 +68,17 @@ def test_orderings_are_compared_within_a_group_only() -> None:
     assert pair.ours == pytest.approx(-1.0)
     assert math.isnan(pair.confidence)
     assert not pair.clear
+    assert pair.verdict == "disagrees, chance not known"
     assert pair.table()["confidence"] is None
+
+
+def test_two_rows_with_the_same_scores_are_level() -> None:
+    turn = noise()
+    results = {"a": [cell("a", 1, 0.9, turn)], "b": [cell("b", 1, 0.9, turn)]}
+    pair = compared(results)
+    assert (pair.verdict, pair.agrees, pair.clear) == ("level", False, False)
+    counts = {"orderings": 1, "agree": 0, "level": 1, "clear": 0, "against": 0}
+    assert agreement([pair]) == counts
 
 
 def test_with_one_seed_the_confidence_is_that_of_the_people() -> None:
