@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from xml.etree.ElementTree import Element
 
 from fedvisage.report import drawing
-from fedvisage.report.drawing import WIDTH, Scale, add
+from fedvisage.report.drawing import FLAT, WIDTH, Scale, add
 
 MARKED = 24
 """Lines with at most this many points show each of them."""
 LEFT, RIGHT, TOP = 60, WIDTH - 12, 12
+SIDE = 34
+"""Beside the axis of dots and bars: half of what its outermost numbers take on a phone."""
+ROW, LINE = 44, 16
+NAME = 30
+"""Characters that leave room for a number beside them, on a phone too."""
 
 
 @dataclass(frozen=True)
@@ -51,27 +58,43 @@ def dot_chart(dots: Sequence[Dot], label: str, description: str, reference: floa
     lows = [min(dot.value - (dot.spread or 0), *dot.others, dot.value) for dot in dots]
     highs = [max(dot.value + (dot.spread or 0), *dot.others, dot.value) for dot in dots]
     ticks = [tick for tick in drawing.nice_ticks(max(0.0, min(lows)), min(1.0, max(highs))) if 0 <= tick <= 1]
-    row, left = 44, 24
-    bottom = TOP + row * len(dots) + 6
+    tops = _tops([dot.label for dot in dots])
+    bottom = tops.pop() + 6
     root = drawing.figure(bottom + 42, description)
-    scale = Scale(ticks[0], ticks[-1], left, WIDTH - left)
+    scale = Scale(ticks[0], ticks[-1], SIDE, WIDTH - SIDE)
     for tick in ticks:
         add(root, "line", x1=scale(tick), x2=scale(tick), y1=TOP, y2=bottom, kind="grid")
     if ticks[0] <= reference <= ticks[-1]:
         add(root, "line", x1=scale(reference), x2=scale(reference), y1=TOP, y2=bottom, kind="reference")
-    for index, dot in enumerate(dots):
-        _dot_row(root, dot, scale, TOP + row * index)
+    for dot, top in zip(dots, tops, strict=True):
+        _dot_row(root, dot, scale, top)
     drawing.horizontal_axis(root, scale, ticks, bottom, label, short_percent)
     return drawing.markup(root)
 
 
+def _tops(labels: Sequence[str]) -> list[float]:
+    """Where each row begins, one with a long label being higher, and where the last one ends."""
+    return list(accumulate((ROW + LINE * (len(_name(label)) - 1) for label in labels), initial=float(TOP)))
+
+
+def _name(label: str) -> list[str]:
+    return textwrap.wrap(label, NAME, break_on_hyphens=False) or [""]
+
+
+def _head(group: Element, label: str, value: str, top: float) -> float:
+    """A row's label, in lines, with its value; where its mark goes."""
+    lines = _name(label)
+    for number, line in enumerate(lines):
+        add(group, "text", line, x=SIDE + 6, y=top + 14 + LINE * number, kind="name")
+    add(group, "text", value, x=WIDTH - SIDE - 6, y=top + 14, text_anchor="end", kind="value")
+    return top + 30 + LINE * (len(lines) - 1)
+
+
 def _dot_row(root: Element, dot: Dot, scale: Scale, top: float) -> None:
-    y = top + 30
     value = f"{100 * dot.value:.1f}%" + (f" ± {100 * dot.spread:.1f}" if dot.spread is not None else "")
     group = add(root, "g", kind=dot.tone)
     add(group, "title", f"{dot.label}: {value}")
-    add(group, "text", dot.label, x=scale.start + 6, y=top + 14, kind="name")
-    add(group, "text", value, x=scale.end - 6, y=top + 14, text_anchor="end", kind="value")
+    y = _head(group, dot.label, value, top)
     for other in dot.others:
         add(group, "circle", cx=scale(other), cy=y, r=2.5, kind="faint")
     if dot.spread is not None:
@@ -101,32 +124,30 @@ def bar_chart(bars: Sequence[Bar], label: str, description: str, points: bool = 
     """Horizontal bars from nought with their spread as whiskers; `points` for differences, which may be negative."""
     ends = [end for bar in bars for end in (bar.value - (bar.spread or 0), bar.value + (bar.spread or 0))]
     ticks = drawing.nice_ticks(min(0.0, *ends), max(0.0, *ends))
-    row, left = 44, 24
-    bottom = TOP + row * len(bars) + 6
+    tops = _tops([bar.label for bar in bars])
+    bottom = tops.pop() + 6
     root = drawing.figure(bottom + 42, description)
-    scale = Scale(ticks[0], ticks[-1], left, WIDTH - left)
+    scale = Scale(ticks[0], ticks[-1], SIDE, WIDTH - SIDE)
     for tick in ticks:
         add(root, "line", x1=scale(tick), x2=scale(tick), y1=TOP, y2=bottom, kind="grid")
-    for index, bar in enumerate(bars):
-        _bar_row(root, bar, scale, TOP + row * index, points)
+    for bar, top in zip(bars, tops, strict=True):
+        _bar_row(root, bar, scale, top, points)
     add(root, "line", x1=scale(0), x2=scale(0), y1=TOP, y2=bottom, kind="axis")
     drawing.horizontal_axis(root, scale, ticks, bottom, label, short_number)
     return drawing.markup(root)
 
 
 def _bar_row(root: Element, bar: Bar, scale: Scale, top: float, points: bool) -> None:
-    y = top + 30
     value = f"{bar.value:+.1f}".replace("-", "−") if points else f"{bar.value:.1f}"
     value += f" ± {bar.spread:.1f}" if bar.spread is not None else ""
     group = add(root, "g", kind=bar.tone)
     add(group, "title", f"{bar.label}: {value}")
+    y = _head(group, bar.label, value, top)
     low, high = sorted((scale(0), scale(bar.value)))
     add(group, "rect", x=low, y=y - 7, width=max(high - low, 0.5), height=14, kind="fill soft")
     if bar.spread is not None:
         ends = [scale(bar.value + sign * bar.spread) for sign in (-1, 1)]
         _whisker(group, ends, y)
-    add(group, "text", bar.label, x=scale.start + 6, y=top + 14, kind="name")
-    add(group, "text", value, x=scale.end - 6, y=top + 14, text_anchor="end", kind="value")
 
 
 def line_chart(
@@ -137,7 +158,7 @@ def line_chart(
     log_x: bool = False,
     log_y: bool = False,
 ) -> str:
-    """Lines over rounds (or over a logarithmic axis); `shares` writes the vertical axis in percent."""
+    """Lines over rounds or a setting, on a logarithmic axis or not; `shares` writes the vertical one in percent."""
     xs = [x for line in lines for x, _ in line.points]
     ys = [y for line in lines for _, y in line.points]
     y_ticks = drawing.log_ticks(min(ys), max(ys)) if log_y else drawing.nice_ticks(min(ys), max(ys))
@@ -150,7 +171,9 @@ def line_chart(
         across = Scale(x_ticks[0], x_ticks[-1], LEFT + 8, RIGHT - 10, log=True)
     else:
         low, high = (min(xs), max(xs)) if max(xs) > min(xs) else (min(xs) - 1, max(xs) + 1)
-        x_ticks = [tick for tick in drawing.nice_ticks(low, high, 6, whole=True) if low <= tick <= high]
+        whole = all(float(x).is_integer() for x in xs)
+        inside = FLAT * (high - low)
+        x_ticks = [t for t in drawing.nice_ticks(low, high, 6, whole) if low - inside <= t <= high + inside]
         across = Scale(low, high, LEFT + 8, RIGHT - 10)
     up = Scale(y_ticks[0], y_ticks[-1], bottom - 6, TOP, log_y)
     drawing.vertical_axis(root, up, y_ticks, LEFT, RIGHT, short_percent if shares else short_number)

@@ -119,6 +119,8 @@ class Figure(Section):
     """What the horizontal axis is, in words."""
     log: bool = False
     """Whether the horizontal axis is logarithmic."""
+    ours: bool = False
+    """Whether the paper has no such figure."""
     relative_to: str = ""
     """A row whose value is taken as nought, so that bars show differences."""
 

@@ -53,23 +53,23 @@ def _paper(study: Study, column: str) -> dict[str, float]:
 
 
 def _lines(study: Study, column: str, values: Mapping[str, float], whose: str) -> Figure | None:
-    """A line per series over the rows' `x`; a row without `x` is a level line across."""
+    """A line per series over the rows' `x`; a row without `x` is in the table only."""
     assert study.figure is not None
     tones = _tones([_series(row) for row in study.rows])
-    places = sorted({row.x for row in study.rows if row.x is not None})
     points: dict[str, list[tuple[float, float]]] = {}
     for row in study.rows:
-        if row.name in values:
-            spots = [row.x] if row.x is not None else [places[0], places[-1]] if places else []
-            points.setdefault(_series(row), []).extend((x, values[row.name] / 100) for x in spots)
-    lines = [Line(name, tones[name], sorted(of)) for name, of in points.items() if of]
+        if row.name in values and row.x is not None:
+            points.setdefault(_series(row), []).append((row.x, values[row.name] / 100))
+    lines = [Line(name, tones[name], sorted(of)) for name, of in points.items()]
     if not lines:
         return None
     said = "; ".join(f"{line.label} {', '.join(f'{100 * y:.1f} at {x:g}' for x, y in line.points)}" for line in lines)
     words = f"{column} over {study.figure.x or 'the setting'}, {whose}. {said}."
     svg = charts.line_chart(lines, study.figure.x, words, True, study.figure.log)
     legend = [(line.label, line.tone) for line in lines] if len(lines) > 1 else []
-    return Figure(f"{column}, {whose}", svg, "", legend)
+    placeless = [row.label for row in study.rows if row.name in values and row.x is None]
+    caption = f"In the table only: {listed(placeless)}." if placeless else ""
+    return Figure(f"{column}, {whose}", svg, caption, legend)
 
 
 def _bars(study: Study, column: Column, head: str, numbers: Numbers) -> Figure | None:

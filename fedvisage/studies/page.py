@@ -21,6 +21,8 @@ from fedvisage.studies.weightings import KINDS, drawn_weightings
 
 MINUS = "−"
 DIVERGED = "diverged"
+FEW, MANY = 12, 30
+"""Orderings that are shown in one table; orderings that hold and are shown at once."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,9 @@ def contents(name: str, scale: str, results: Path, folder: Path | None = None) -
         "curves": learning_curves(study, scale, finished),
         "unmatched": any(one.sets > 1 for one in found),
         "variants": len(study.variants),
-        "orderings": [_ordering(study, scale, one) for one in sorted(found, key=_interest)],
+        "orderings": [
+            (kind, [_ordering(study, scale, one) for one in some], folded) for kind, some, folded in _grouped(found)
+        ],
         "costs": _costs(study, finished),
         "missing": _missing(study, scale),
         "seeds": max(seeds, default=1),
@@ -89,10 +93,10 @@ def summary(study: Study, scale: str, found: Sequence[Ordering], begun: bool) ->
     holds = "holds" if 1 in (counts["agree"], counts["orderings"]) else "hold"
     said = f"{counts['agree']} of {plural(counts['orderings'], 'ordering')} {holds} in our means"
     said += f", {counts['clear']} of them beyond chance"
+    if all(one.seeds == 1 for one in found) and any(one.sets for one in found):
+        said += " (of people only: there is one seed)"
     said += f"; {plural(counts['level'], 'is', 'are')} level" if counts["level"] else ""
     against = counts["against"]
-    if all(one.seeds == 1 for one in found):
-        said += " (of people only: there is one seed)"
     return said + (f"; {plural(against, 'is', 'are')} clearly reversed." if against else "; none is clearly reversed.")
 
 
@@ -145,6 +149,17 @@ def _ours(entry: Entry | None, none: str) -> tuple[str, str]:
         return none, ""
     spread = "" if math.isnan(entry.spread) else f" ± {entry.spread:.2f}"
     return f"{entry.mean:.2f}{spread}", "" if math.isnan(entry.chosen) else f"{entry.chosen:.2f}"
+
+
+def _grouped(found: Sequence[Ordering]) -> list[tuple[str, list[Ordering], bool]]:
+    """Orderings in the order of interest, many of them by kind, and what is long and says little folded away."""
+    ranked = sorted(found, key=_interest)
+    if len(ranked) <= FEW:
+        return [("", ranked, False)] if ranked else []
+    reversed_, held = ([one for one in ranked if one.clear and one.agrees == agrees] for agrees in (False, True))
+    rest = [one for one in ranked if not one.clear]
+    kinds = [("Reversed", reversed_, False), ("Hold", held, len(held) > MANY), ("Within chance", rest, True)]
+    return [kind for kind in kinds if kind[1]]
 
 
 def _interest(one: Ordering) -> tuple[int, str]:

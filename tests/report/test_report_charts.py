@@ -72,6 +72,26 @@ def test_lines_stay_in_the_frame(curves):
     inside(line_chart(lines, "round", "described", shares=True))
 
 
+@pytest.mark.parametrize(
+    ("xs", "ticks"),
+    [
+        ((0.2, 0.24, 0.28, 0.32), ["0.2", "0.22", "0.24", "0.26", "0.28", "0.3", "0.32"]),
+        ((0.0, 0.4, 0.6), ["0", "0.1", "0.2", "0.3", "0.4", "0.5", "0.6"]),
+        ((1, 2, 3), ["1", "2", "3"]),
+    ],
+)
+def test_the_horizontal_axis_has_ticks_whatever_the_setting(xs, ticks):
+    root = fromstring(line_chart([Line("m", "t", [(x, 0.5) for x in xs])], "d", "described", True))
+    assert [text.text for text in root.iter("text") if text.get("y") == "231"] == ticks
+
+
+def test_a_long_label_takes_lines_of_its_own_beside_the_number():
+    dots = [Dot("Federated, hard negatives and contrastive term", "t", 0.5, 0.1), Dot("FedFR", "t", 0.6)]
+    root = fromstring(dot_chart(dots, "accuracy", "described", 0.5))
+    names = [text.text for text in root.iter("text") if text.get("class") == "name"]
+    assert names == ["Federated, hard negatives and", "contrastive term", "FedFR"]
+
+
 @settings(max_examples=20)
 @given(st.lists(st.integers(0, 1000), min_size=80, max_size=80), st.lists(st.integers(0, 9), min_size=80, max_size=80))
 def test_histograms_stay_in_the_frame(genuine, impostor):

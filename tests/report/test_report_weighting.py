@@ -11,7 +11,7 @@ import pytest
 from run_folder import RunFolder
 
 from fedvisage.methods.fv import grid
-from fedvisage.report.simplex import Point, place, simplex_chart
+from fedvisage.report.simplex import NAME, Point, place, simplex_chart
 from fedvisage.report.weighting import MOST_LINES, weighting_figures
 
 
@@ -79,12 +79,12 @@ def test_of_many_maps_a_few_are_drawn_and_the_last_among_them(folder: RunFolder)
 
 
 def test_weightings_lie_where_their_parties_pull_them() -> None:
-    corners = [place(weights) for weights in ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0))]
+    corners = [place(weights, 30) for weights in ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0))]
     sides = [math.dist(corners[a], corners[b]) for a, b in ((0, 1), (1, 2), (2, 0))]
     assert sides == pytest.approx([sides[0]] * 3), "the triangle is equilateral"
-    middle = place((1 / 3, 1 / 3, 1 / 3))
+    middle = place((1 / 3, 1 / 3, 1 / 3), 30)
     assert [math.dist(middle, corner) for corner in corners] == pytest.approx([math.dist(middle, corners[0])] * 3)
-    assert place((0.5, 0.5, 0.0)) == pytest.approx(tuple(sum(axis) / 2 for axis in zip(*corners[:2], strict=True)))
+    assert place((0.5, 0.5, 0.0), 30) == pytest.approx(tuple(sum(axis) / 2 for axis in zip(*corners[:2], strict=True)))
 
 
 def test_every_cell_says_its_weighting_and_the_best_is_ringed_and_strongest() -> None:
@@ -95,7 +95,11 @@ def test_every_cell_says_its_weighting_and_the_best_is_ringed_and_strongest() ->
     assert cells["a<b 100%, bob 0%, cat 0%: 100.00"] == 1.0 == max(cells.values())
     assert cells["a<b 0%, bob 100%, cat 0%: 60.00"] == min(cells.values()) > 0
     (ring,) = [circle for circle in root.iter("circle") if circle.get("class") == "ring"]
-    assert (float(ring.get("cx", 0)), float(ring.get("cy", 0))) == pytest.approx(place((1.0, 0.0, 0.0)), abs=0.06)
+    centre = place((1.0, 0.0, 0.0), 40 + NAME)  # the largest radius, and the name above it
+    assert (float(ring.get("cx", 0)), float(ring.get("cy", 0))) == pytest.approx(centre, abs=0.06)
+    heights = [float(text.get("y", "nan")) for text in root.iter("text")]
+    assert min(heights) > 12, "a line below the upper edge"
+    assert max(heights) < float(str(root.get("viewBox")).split()[3])
 
 
 def test_a_flat_map_is_drawn_all_the_same() -> None:

@@ -10,6 +10,17 @@ from browser import Browser
 
 from fedvisage.studies import write_study
 
+COLLISIONS = """[...document.querySelectorAll("svg.chart g")].flatMap(group => {
+  const [value] = group.querySelectorAll(":scope > .value");
+  if (!value) return [];
+  const right = value.getBoundingClientRect();
+  return [...group.querySelectorAll(":scope > .name")].filter(name => {
+    const left = name.getBoundingClientRect();
+    return left.right > right.left && left.bottom > right.top && left.top < right.bottom;
+  }).map(name => name.textContent);
+})"""
+"""Labels of rows that run into their numbers."""
+
 
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (1280, True), (390, False)])
 def test_the_page_of_a_study_is_whole(
@@ -21,6 +32,7 @@ def test_the_page_of_a_study_is_whole(
     assert sight.complaints == []
     assert sight.requests == [page.resolve().as_uri()]
     assert sight.overflow == 0
+    assert browser.evaluate(COLLISIONS) == []
     assert len(sight.figures) >= 5
     for figure in sight.figures:
         assert figure["width"] > 250
@@ -28,3 +40,16 @@ def test_the_page_of_a_study_is_whole(
         assert figure["outside"] == []
     bright = sum(map(int, sight.background[4:-1].split(", "))) > 3 * 128
     assert bright != dark
+
+
+def test_on_a_phone_long_labels_numbers_and_verdicts_are_in_sight(
+    browser: Browser, made_up: Callable[..., Path], tmp_path: Path
+) -> None:
+    scores = {"pre-trained": 0.8, "fedavg": 0.81, "hn-con": 0.82, "central": 0.83}
+    page = write_study("fedfr/table-1", "laptop", made_up("fedfr/table-1", scores), tmp_path / "page.html")
+    sight = browser.look(page, 390)
+    assert sight.overflow == 0
+    assert [figure["outside"] for figure in sight.figures] == [[]] * len(sight.figures)
+    assert browser.evaluate(COLLISIONS) == []
+    edge = '[...document.querySelectorAll(".verdict")].map(verdict => verdict.getBoundingClientRect().right)'
+    assert max(browser.evaluate(edge)) < 390

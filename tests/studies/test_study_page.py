@@ -86,6 +86,22 @@ def test_a_figure_of_weights_has_no_sentence_on_which_row_is_better() -> None:
     assert summary(load_study("pfm-fv/figure-6"), "laptop", [], True) == ""
 
 
+def test_of_many_orderings_those_within_chance_are_folded_away(made_up: Make) -> None:
+    close = {"source-only": 0.60, "merge": 0.6001, "dan": 0.6002, "fedfr-2": 0.9}
+    page = page_of("feduda/table-2", made_up("feduda/table-2", close))
+    kinds = {label: rows[1:] for label, rows in page.tables.items() if label.startswith("Orderings")}
+    assert set(kinds) == {"Orderings: Reversed", "Orderings: Hold", "Orderings: Within chance"}
+    assert {row[-1] for row in kinds["Orderings: Reversed"]} == {"is reversed"}
+    assert {row[-1] for row in kinds["Orderings: Hold"]} == {"holds"}
+    assert sum(map(len, kinds.values())) == 60
+    assert [tag for tag, _ in page.tags].count("details") == 1
+
+
+def test_a_figure_that_the_paper_does_not_have_is_not_called_redrawn(made_up: Make) -> None:
+    page = page_of("feduda/sensitivity", made_up("feduda/sensitivity", {"d-0.2": 0.5, "d-0.24": 0.6}))
+    assert "The figure, redrawn" not in page.text
+
+
 def test_cost_and_what_is_missing_are_said(made_up: Make) -> None:
     page = page_of("fedgc/table-5", made_up("fedgc/table-5", {"softmax-fedpe": 0.7}, [1]))
     assert page.tables["Cost of a run"][1] == ["softmax, FedPE", "1", "12.0 MB", "62 s"]
@@ -152,13 +168,14 @@ def sweep(folder: Path, kind: str, relative: str = "") -> Path:
     return folder / "studies"
 
 
-def test_a_swept_setting_is_drawn_as_lines_and_a_row_without_place_as_a_level(made_up: Make, tmp_path: Path) -> None:
+def test_a_swept_setting_is_drawn_as_lines_and_a_row_without_place_is_left_out(made_up: Make, tmp_path: Path) -> None:
     folder = sweep(tmp_path, "lines")
     results = made_up("p/figure-1", {"a-1": 0.6, "a-8": 0.7, "b-8": 0.9}, [1], folder)
     page = page_of("p/figure-1", results, folder)
     said = [a["aria-label"] for tag, a in page.tags if tag == "svg" and "over identities" in str(a["aria-label"])]
     head = "LFW people, accuracy over identities per party, ours."
-    assert f"{head} A 60.2 at 1, 70.2 at 8; B 90.2 at 1, 90.2 at 8." in said
+    assert f"{head} A 60.2 at 1, 70.2 at 8." in said
+    assert "In the table only: B." in page.text
     assert "The paper's values are not in its text." in page.text
     assert page.tables["Orderings"][1][:3] == ["LFW people, accuracy", "B above A, 8 1 seed, 60 people", "said"]
 
