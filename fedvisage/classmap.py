@@ -84,7 +84,7 @@ def write_map(folder: Path, like: Path | None = None) -> Path | None:
 def class_embeddings(folder: Path, partition: Partition) -> Classes:
     """Every party's class embeddings as it last had them; parties without labels have none to show."""
     store = StateStore(folder / "parties")
-    who, rows = [], []
+    who, rows, size = [], bytearray(), 1  # of many parties, arrays would be many small ones
     for party, share in sorted(partition.parties.items()):
         kept = store.generations(party) if share.role in ("trainer", "source") else []
         embeddings = store.load(party, kept[-1]).get(EMBEDDINGS) if kept else None
@@ -92,10 +92,10 @@ def class_embeddings(folder: Path, partition: Partition) -> Classes:
             continue
         values = embeddings.float().cpu().numpy()
         who += [Someone(party, number) for number in range(len(values))]
-        rows.append(values)
+        rows += values.tobytes()
+        size = values.shape[1]
     store.close()
-    whole = np.concatenate(rows) if rows else np.empty((0, 1), np.float32)
-    del rows  # of many parties these are many small arrays
+    whole = np.frombuffer(rows, np.float32).reshape(-1, size)
     whole /= np.maximum(np.sqrt(np.einsum("ij,ij->i", whole, whole)), 1e-12)[:, None]
     return Classes(who, whole)
 

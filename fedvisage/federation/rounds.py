@@ -15,6 +15,7 @@ from fedvisage.config import Federation as Settings
 from fedvisage.core.assembly import Assembly
 from fedvisage.core.codec import State
 from fedvisage.core.errors import FedVisageError
+from fedvisage.core.memory import give_back
 from fedvisage.core.method import Component, Context, Joined, Method, Result, Weighting
 from fedvisage.core.parcel import BACKBONE, Parcel, Stamp, Tensors
 from fedvisage.core.phase import Phase
@@ -53,6 +54,9 @@ class Event:
     verdict: str = ""
     numbers: Mapping[str, float] = field(default_factory=dict)
 
+
+ANSWERED = Parcel()
+"""In place of a parcel whose answer came: ten thousand of them are a lot to hold until the last."""
 
 Observe = Callable[[int, State], Mapping[str, Mapping[str, float]]]
 """Scores of the global model after a round, by the set of people they are on."""
@@ -181,6 +185,8 @@ class Federation:
                 book.metrics_bytes = metrics.sync()
                 ledger.flush()
                 checkpoints.save(server, book)
+                if step.phase.when == "start":
+                    give_back()  # joining parties leave gaps that training does not fill
                 self._tell("saved", step)
         rmtree(self.folder / "spill", ignore_errors=True)
         return server, book
@@ -243,7 +249,9 @@ class Federation:
                 return
             if party in exchange.waiting:
                 exchange.aggregator.skip(party, verdict)
-        exchange.waiting.discard(party)
+        if party in exchange.waiting:
+            exchange.waiting.remove(party)
+            parcels[party] = ANSWERED
         done = len(parcels) - len(exchange.waiting)
         self._tell("answer", step, party=party, done=done, total=len(parcels), verdict=verdict)
 

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
+from sys import intern
 from time import monotonic, sleep
 
 from fedvisage.core.codec import State, load_state, read_state, save_new_state, state_bytes, state_size
@@ -26,6 +27,8 @@ _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _GENERATION = re.compile(r"\d{6,}\.[a-z_]+\.\d+\.\d+")
 PATIENCE = 60.0
 """Seconds to wait for another worker to finish with the database."""
+CACHE_KB = 256
+"""Pages of the database that are held: parties come in the order of their names, so the next is seldom far."""
 LARGE = 1 << 20
 """States from this many bytes on are files of their own."""
 
@@ -50,7 +53,7 @@ class StateStore:
 
     def save(self, party: str, stamp: Stamp, state: State, base: str) -> str:
         """Write a new generation beside `base`, the one it grew from; any other is forgotten."""
-        generation = str(stamp)
+        generation = intern(str(stamp))  # all parties of an exchange have the same, and the server keeps them all
         if not _SAFE.fullmatch(party):
             raise FedVisageError(f"'{party}' cannot name a party: letters, digits, dots, dashes and underscores only")
         small = state_bytes(state) if state_size(state) < LARGE else None
@@ -99,6 +102,7 @@ class StateStore:
         database = sqlite3.connect(self._path, isolation_level=None, timeout=PATIENCE)
         _use_wal(database)
         database.execute(f"PRAGMA synchronous = {'FULL' if self.durable else 'NORMAL'}")
+        database.execute(f"PRAGMA cache_size = -{CACHE_KB}")
         database.execute(_TABLE)
         return database
 

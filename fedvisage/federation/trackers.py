@@ -11,6 +11,8 @@ from typing import Any, Protocol
 
 from fedvisage.core.errors import FedVisageError
 
+_COMPACT = json.JSONEncoder(separators=(",", ":"))
+
 
 class Tracker(Protocol):
     """Receives the row of every finished exchange."""
@@ -36,8 +38,9 @@ class JsonLines:
         self._file.seek(keep_bytes)
 
     def log(self, row: Mapping[str, Any]) -> None:
-        """Append a row."""
-        self._file.write(json.dumps(row, separators=(",", ":")).encode() + b"\n")
+        """Append a row, in pieces: one of ten thousand parties is long."""
+        self._file.writelines(piece.encode() for piece in _COMPACT.iterencode(row))
+        self._file.write(b"\n")
 
     def sync(self) -> int:
         """Hand everything to the operating system; the file's length."""
