@@ -40,6 +40,7 @@ from fedvisage.studies import (
     run_cells,
     summary,
     table,
+    uneven,
     write_study,
 )
 
@@ -229,7 +230,8 @@ def _show(name: str, scale: str, kept: Path) -> None:
     for start in range(0, len(columns), COLUMNS):
         shown: dict[str, list[str]] = {"": [row.label for row in study.rows]}
         for column in columns[start : start + COLUMNS]:
-            shown[heads[column.name]] = [_ours(entries[r].get(column.name), none[r]) for r in entries]
+            beside = uneven(numbers, column.name)
+            shown[heads[column.name]] = [_ours(entries[r].get(column.name), none[r], beside) for r in entries]
             if any(column.name in row.paper for row in study.rows):
                 shown[f"paper: {column.name}"] = [_number(row.paper.get(column.name)) for row in study.rows]
         show_table(list(shown), zip(*shown.values(), strict=True))
@@ -254,9 +256,9 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
 
 
-def _ours(entry: Entry | None, none: str) -> str:
+def _ours(entry: Entry | None, none: str, beside: bool) -> str:
     if entry is None or math.isnan(entry.mean):
         return none
     spread = "" if math.isnan(entry.spread) else f" ± {entry.spread:.2f}"
     best = "" if math.isnan(entry.chosen) else f" ({entry.chosen:.2f})"
-    return f"{entry.mean:.2f}{spread}{best}"
+    return f"{entry.mean:.2f}{spread}{best}" + (f", {entry.over}" if beside else "")

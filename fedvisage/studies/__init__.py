@@ -23,7 +23,7 @@ from fedvisage.studies.definition import (
     load_study,
     merged,
 )
-from fedvisage.studies.numbers import Entry, Ordering, agreement, orderings, table
+from fedvisage.studies.numbers import Entry, Ordering, agreement, orderings, table, uneven
 from fedvisage.studies.page import summary, write_study
 from fedvisage.studies.parallel import News, Place, default_jobs, run_cells
 from fedvisage.studies.running import data_root, located, run_cell
@@ -58,5 +58,6 @@ __all__ = [
     "run_cells",
     "summary",
     "table",
+    "uneven",
     "write_study",
 ]

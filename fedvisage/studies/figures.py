@@ -10,9 +10,9 @@ from typing import Any
 from fedvisage.report import charts
 from fedvisage.report.charts import Bar, Dot, Line
 from fedvisage.report.results import Figure
-from fedvisage.report.words import listed
+from fedvisage.report.words import listed, plural
 from fedvisage.studies.definition import TEST, Column, Row, Study
-from fedvisage.studies.numbers import Entry
+from fedvisage.studies.numbers import Entry, uneven
 
 TONES = 12
 Numbers = Mapping[str, Mapping[str, Entry]]
@@ -35,7 +35,7 @@ def redrawn(study: Study, scale: str, numbers: Numbers) -> list[Figure]:
         elif study.figure is None or study.figure.kind == "bars":
             found.append(_bars(study, column, head, numbers))
         else:
-            found.append(_lines(study, head, measured, "ours"))
+            found.append(_lines(study, head, measured, "ours", _seeds(study, column, numbers)))
             found.append(_lines(study, column.name, _paper(study, column.name), "the paper's"))
     return [figure for figure in found if figure is not None]
 
@@ -52,7 +52,23 @@ def _paper(study: Study, column: str) -> dict[str, float]:
     return {row.name: row.paper[column] for row in study.rows if column in row.paper}
 
 
-def _lines(study: Study, column: str, values: Mapping[str, float], whose: str) -> Figure | None:
+def _seeds(study: Study, column: Column, numbers: Numbers) -> str:
+    """Which points are means of how many seeds, where they differ."""
+    if not uneven(numbers, column.name):
+        return ""
+    rows: dict[str, list[str]] = {}
+    for row in study.rows:
+        entry = numbers.get(row.name, {}).get(column.name)
+        if entry and entry.seeds:
+            rows.setdefault(entry.over, []).append(row.label)
+    return "Not all are means of as many seeds. " + " ".join(f"{over}: {listed(of)}." for over, of in rows.items())
+
+
+def _named(row: Row, entry: Entry, beside: bool) -> str:
+    return f"{row.label} ({entry.over})" if beside else row.label
+
+
+def _lines(study: Study, column: str, values: Mapping[str, float], whose: str, more: str = "") -> Figure | None:
     """A line per series over the rows' `x`; a row without `x` is in the table only."""
     assert study.figure is not None
     tones = _tones([_series(row) for row in study.rows])
@@ -68,8 +84,8 @@ def _lines(study: Study, column: str, values: Mapping[str, float], whose: str) -
     svg = charts.line_chart(lines, study.figure.x, words, True, study.figure.log)
     legend = [(line.label, line.tone) for line in lines] if len(lines) > 1 else []
     placeless = [row.label for row in study.rows if row.name in values and row.x is None]
-    caption = f"In the table only: {listed(placeless)}." if placeless else ""
-    return Figure(f"{column}, {whose}", svg, caption, legend)
+    captions = [more, f"In the table only: {listed(placeless)}." if placeless else ""]
+    return Figure(f"{column}, {whose}", svg, " ".join(filter(None, captions)), legend)
 
 
 def _bars(study: Study, column: Column, head: str, numbers: Numbers) -> Figure | None:
@@ -78,14 +94,14 @@ def _bars(study: Study, column: Column, head: str, numbers: Numbers) -> Figure |
     origin = numbers.get(zero, {}).get(column.name)
     if zero and (origin is None or math.isnan(origin.mean)):
         return None
-    tones = _tones([row.name for row in study.rows])
+    tones, beside = _tones([row.name for row in study.rows]), uneven(numbers, column.name)
     bars = []
     for row in study.rows:
         entry = numbers.get(row.name, {}).get(column.name)
         if entry is None or math.isnan(entry.mean) or row.name == zero:
             continue
         value, spread = (entry.mean, entry.spread) if origin is None else _difference(entry, origin)
-        bars.append(Bar(row.label, tones[row.name], value, None if math.isnan(spread) else spread))
+        bars.append(Bar(_named(row, entry, beside), tones[row.name], value, None if math.isnan(spread) else spread))
     if not bars:
         return None
     unit = ", percent" if column.unit == "percent" else ""
@@ -115,7 +131,7 @@ def _label(study: Study, name: str) -> str:
 
 def _dots(study: Study, column: Column, head: str, numbers: Numbers) -> Figure:
     """Every row's mean with its spread, and the single seeds behind it."""
-    tones = _tones([row.group for row in study.rows])
+    tones, beside = _tones([row.group for row in study.rows]), uneven(numbers, column.name)
     dots = []
     for row in study.rows:
         entry = numbers.get(row.name, {}).get(column.name)
@@ -123,7 +139,7 @@ def _dots(study: Study, column: Column, head: str, numbers: Numbers) -> Figure:
             continue
         spread = None if math.isnan(entry.spread) else entry.spread / 100
         seeds = [value / 100 for value in entry.values] if len(entry.values) > 1 else []
-        dots.append(Dot(row.label, tones[row.group], entry.mean / 100, spread, seeds))
+        dots.append(Dot(_named(row, entry, beside), tones[row.group], entry.mean / 100, spread, seeds))
     said = listed([f"{dot.label} {100 * dot.value:.1f}%" for dot in dots])
     svg = charts.dot_chart(dots, head, f"{head}, ours. {said}.", math.inf)
     caption = "Whiskers: one standard deviation over seeds. Faint dots: single seeds." if _whiskers(dots) else ""
@@ -138,11 +154,14 @@ def learning_curves(study: Study, scale: str, results: Mapping[str, Sequence[Map
     if head is None:
         return []
     groups: dict[str, list[Line]] = {}
+    numbers = {name: len(of) for name, of in results.items() if _rounds(of, metrics[head])}
+    beside = len(set(numbers.values())) > 1
     for row in study.rows:
         points = _rounds(results.get(row.name, ()), metrics[head])
         if len(points) > 1:
             lines = groups.setdefault(row.group, [])
-            lines.append(Line(row.label, f"tone-party-{len(lines) % TONES}", points))
+            label = f"{row.label} ({plural(numbers[row.name], 'run')})" if beside else row.label
+            lines.append(Line(label, f"tone-party-{len(lines) % TONES}", points))
     figures = []
     for group, lines in groups.items():
         said = "; ".join(f"{line.label} ends at {100 * line.points[-1][1]:.1f}%" for line in lines)

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedvisage.report.words import plural
 from fedvisage.studies.definition import TEST, Column, Measure, Row, Study
 from fedvisage.studies.people import unpack
 
@@ -43,6 +44,13 @@ class Entry(NamedTuple):
     """Of the single seeds, last round; of a seed with variants their mean."""
     which: tuple[int, ...] = ()
     """The seeds that `values` are of."""
+    runs: int = 0
+    """With the variants of each seed."""
+
+    @property
+    def over(self) -> str:
+        """What it is a mean of, in words."""
+        return plural(self.seeds, "seed") + (f", {plural(self.runs, 'run')}" if self.runs > self.seeds else "")
 
 
 @dataclass(frozen=True)
@@ -113,12 +121,19 @@ def table(study: Study, scale: str, results: Results) -> dict[str, dict[str, Ent
 def _entry(results: Sequence[Mapping[str, Any]], column: Column, measure: Measure) -> Entry:
     runs = _by_run(results)
     scores = {run: result["scores"].get(measure.key) for run, result in runs.items()}
-    last = _by_seed({run: column.factor * score for run, score in scores.items() if score is not None})
+    known = {run: column.factor * score for run, score in scores.items() if score is not None}
+    last = _by_seed(known)
     if not last:
         return Entry(0, math.nan, math.nan, math.nan)
     chosen = _by_seed({run: at_best(result, column, measure) for run, result in runs.items()})
     values = tuple(last.values())
-    return Entry(len(last), mean(values), _spread(values), mean(chosen.values()), values, tuple(last))
+    return Entry(len(last), mean(values), _spread(values), mean(chosen.values()), values, tuple(last), len(known))
+
+
+def uneven(numbers: Mapping[str, Mapping[str, Entry]], column: str) -> bool:
+    """Whether the rows of a column are means of different numbers of runs."""
+    entries = [of[column] for of in numbers.values() if column in of]
+    return len({(entry.seeds, entry.runs) for entry in entries if entry.seeds}) > 1
 
 
 def _by_run(results: Sequence[Mapping[str, Any]]) -> dict[Run, Mapping[str, Any]]:

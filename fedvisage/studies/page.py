@@ -16,7 +16,7 @@ from fedvisage.report.words import listed, number, plural, size
 from fedvisage.studies.cells import cells, load_results
 from fedvisage.studies.definition import Column, Row, Study, load_study
 from fedvisage.studies.figures import learning_curves, redrawn
-from fedvisage.studies.numbers import Entry, Ordering, agreement, ordered, orderings, table
+from fedvisage.studies.numbers import Entry, Ordering, agreement, ordered, orderings, table, uneven
 from fedvisage.studies.weightings import KINDS, drawn_weightings
 
 MINUS = "−"
@@ -27,12 +27,12 @@ FEW, MANY = 12, 30
 
 @dataclass(frozen=True)
 class TableRow:
-    """A line of the table: for every column the paper's number, ours, and ours at the chosen round."""
+    """A line of the table: for every column the paper's number, ours, what it is a mean of, and at the chosen round."""
 
     label: str
     note: str
     first_of_group: bool
-    entries: Sequence[tuple[str, str, str]]
+    entries: Sequence[tuple[str, str, str, str]]
 
 
 def write_study(name: str, scale: str, results: Path, path: Path, folder: Path | None = None) -> Path:
@@ -51,6 +51,7 @@ def contents(name: str, scale: str, results: Path, folder: Path | None = None) -
     diverged = {row.name for row in study.rows if row.diverges(scale)}
     wanted = len({cell.key for cell in cells(name, scale, seeds or [1], folder) if cell.row not in diverged})
     done = len({result["recipe"] for of in finished.values() for result in of})
+    chosen = [any(not math.isnan(of[column.name].chosen) for of in numbers.values()) for column in columns]
     return {
         "name": name,
         "scale": scale,
@@ -62,7 +63,9 @@ def contents(name: str, scale: str, results: Path, folder: Path | None = None) -
         "heads": [column.head(scale) for column in columns],
         "measured": [_measured(study, column, scale) for column in columns],
         "rows": _rows(study, columns, numbers, diverged),
-        "has_chosen": any(not math.isnan(entry.chosen) for of in numbers.values() for entry in of.values()),
+        "chosen": chosen,
+        "unchosen": "" if any(chosen) or not finished else _unchosen(finished),
+        "compares_chosen": any(not math.isnan(one.chosen) for one in found),
         "figures": drawn_weightings(study, finished) if _is_of_weights(study) else redrawn(study, scale, numbers),
         "curves": learning_curves(study, scale, finished),
         "unmatched": any(one.sets > 1 for one in found),
@@ -128,10 +131,14 @@ def _rows(
     study: Study, columns: Sequence[Column], numbers: Mapping[str, Mapping[str, Entry]], diverged: Set[str]
 ) -> list[TableRow]:
     rows, group = [], None
+    beside = {column.name: uneven(numbers, column.name) for column in columns}
     for row in study.rows:
         none = DIVERGED if row.name in diverged else "–"
         entries = [
-            (_number(row.paper.get(column.name)), *_ours(numbers.get(row.name, {}).get(column.name), none))
+            (
+                _number(row.paper.get(column.name)),
+                *_ours(numbers.get(row.name, {}).get(column.name), none, beside[column.name]),
+            )
             for column in columns
         ]
         rows.append(TableRow(row.label, row.note, group not in (None, row.group), entries))
@@ -143,12 +150,20 @@ def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f}"
 
 
-def _ours(entry: Entry | None, none: str) -> tuple[str, str]:
-    """Mean with its spread, and the mean at the chosen rounds."""
+def _unchosen(finished: Mapping[str, Sequence[Any]]) -> str:
+    """Why no round was chosen."""
+    followed = any(result["rounds"].get("validation") for of in finished.values() for result in of)
+    what = "these columns were measured" if followed else "the runs were scored"
+    return f"No round was chosen on validation people: {what} at the end only."
+
+
+def _ours(entry: Entry | None, none: str, beside: bool) -> tuple[str, str, str]:
+    """Mean with its spread, what it is a mean of where that differs, and the mean at the chosen rounds."""
     if entry is None or math.isnan(entry.mean):
-        return none, ""
+        return none, "", ""
     spread = "" if math.isnan(entry.spread) else f" ± {entry.spread:.2f}"
-    return f"{entry.mean:.2f}{spread}", "" if math.isnan(entry.chosen) else f"{entry.chosen:.2f}"
+    chosen = "" if math.isnan(entry.chosen) else f"{entry.chosen:.2f}"
+    return f"{entry.mean:.2f}{spread}", entry.over if beside else "", chosen
 
 
 def _grouped(found: Sequence[Ordering]) -> list[tuple[str, list[Ordering], bool]]:

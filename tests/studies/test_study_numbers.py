@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedvisage.studies import Claim, Column, Measure, Ordering, Row, Study, agreement, orderings, table
+from fedvisage.studies import Claim, Column, Measure, Ordering, Row, Study, agreement, orderings, table, uneven
 
 
 def result(seed: int, score: float, validation: list[float], test: list[float]) -> dict[str, Any]:
@@ -40,6 +40,17 @@ def test_the_table_has_mean_spread_and_the_round_that_validation_people_chose() 
     assert entry.mean == pytest.approx(60.0)
     assert entry.spread == pytest.approx(math.sqrt(2) * 10)
     assert entry.chosen == pytest.approx((40 + 60) / 2)
+
+
+def test_what_the_data_could_not_tell_in_some_seed_is_left_out_of_the_mean() -> None:
+    known, unknown = cell("a", 1, 0.5), cell("a", 2, 0.5)
+    unknown["scores"]["test accuracy"] = None
+    results = {"a": [known, unknown], "b": [cell("b", 1, 0.4), cell("b", 2, 0.6)]}
+    numbers = table(STUDY, "laptop", results)
+    assert (numbers["a"]["LFW"].mean, numbers["a"]["LFW"].over) == (50.0, "1 seed")
+    assert uneven(numbers, "LFW")
+    nothing = table(STUDY, "laptop", {"a": [unknown]})["a"]["LFW"]
+    assert (nothing.seeds, math.isnan(nothing.mean)) == (0, True)
 
 
 def cell(row: str, seed: int, score: float, influence: list[int] | None = None, who: str = "people") -> dict[str, Any]:

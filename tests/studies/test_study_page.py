@@ -102,6 +102,42 @@ def test_a_figure_that_the_paper_does_not_have_is_not_called_redrawn(made_up: Ma
     assert "The figure, redrawn" not in page.text
 
 
+def test_where_rows_have_unequal_numbers_of_seeds_each_says_how_many(made_up: Make, tmp_path: Path) -> None:
+    made_up("fedfr/figure-3", {"all": 0.6, "t-0.4": 0.7}, [1])
+    results = made_up("fedfr/figure-3", {"t-0.5": 0.8}, [1, 2, 3])
+    page = page_of("fedfr/figure-3", results)
+    ours = {row[0]: row[1] for row in page.tables["Our numbers"][2:]}
+    assert ours["t_HN = 0.4"] == "70.20 1 seed"
+    assert ours["t_HN = 0.5"] == "80.40 ± 0.20 3 seeds"
+    said = "Not all are means of as many seeds. 1 seed: all public images and t_HN = 0.4. 3 seeds: t_HN = 0.5."
+    assert said in page.text
+    asked = ["study", "report", "fedfr/figure-3", "--results", str(results), "--out", str(tmp_path / "page.html")]
+    assert "80.40 ± 0.20, 3 seeds" in " ".join(CliRunner().invoke(app, asked).output.split())
+
+
+def test_where_they_have_as_many_nothing_is_said(made_up: Make) -> None:
+    page = page_of("fedgc/table-4", made_up("fedgc/table-4", SCORES))
+    assert page.tables["The paper's numbers and ours"][2][2] == "70.40 ± 0.20"
+
+
+def test_only_columns_with_a_chosen_round_have_a_column_for_it(made_up: Make) -> None:
+    page = page_of("fedgc/table-4", made_up("fedgc/table-4", SCORES))
+    kinds = page.tables["The paper's numbers and ours"][1]
+    assert kinds == ["ours", "chosen", "ours", "ours", "ours"], "of TAR, actors and ORL validation people say nothing"
+    assert "No round was chosen" not in page.text
+
+
+def test_where_no_round_was_chosen_the_page_says_why(made_up: Make) -> None:
+    page = page_of("fedgc/table-6", made_up("fedgc/table-6", {"softmax-fedpe": 0.7}))
+    assert "No round was chosen on validation people: these columns were measured at the end only." in page.text
+    results = made_up("fedgc/table-4", SCORES)
+    for path in results.glob("*.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"rounds": {}}))
+    page = page_of("fedgc/table-4", results)
+    assert "chosen" not in page.tables["The paper's numbers and ours"][1]
+    assert "No round was chosen on validation people: the runs were scored at the end only." in page.text
+
+
 def test_cost_and_what_is_missing_are_said(made_up: Make) -> None:
     page = page_of("fedgc/table-5", made_up("fedgc/table-5", {"softmax-fedpe": 0.7}, [1]))
     assert page.tables["Cost of a run"][1] == ["softmax, FedPE", "1", "12.0 MB", "62 s"]
