@@ -95,8 +95,10 @@ def summary(study: Study, scale: str, found: Sequence[Ordering], begun: bool) ->
     counts = agreement(found)
     holds = "holds" if 1 in (counts["agree"], counts["orderings"]) else "hold"
     said = f"{counts['agree']} of {plural(counts['orderings'], 'ordering')} {holds} in our means"
+    if all(math.isnan(one.confidence) for one in found):
+        return f"{said}; what chance does to them is not known."
     said += f", {counts['clear']} of them beyond chance"
-    if all(one.seeds == 1 for one in found) and any(one.sets for one in found):
+    if all(one.seeds == 1 for one in found):
         said += " (of people only: there is one seed)"
     said += f"; {plural(counts['level'], 'is', 'are')} level" if counts["level"] else ""
     against = counts["against"]

@@ -115,6 +115,14 @@ def test_where_rows_have_unequal_numbers_of_seeds_each_says_how_many(made_up: Ma
     assert "80.40 ± 0.20, 3 seeds" in " ".join(CliRunner().invoke(app, asked).output.split())
 
 
+def test_where_neither_people_nor_seeds_tell_the_sentence_says_so(made_up: Make) -> None:
+    results = made_up("fedgc/table-4", SCORES, [1])
+    for path in results.glob("*.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"people": {}}))
+    page = page_of("fedgc/table-4", results)
+    assert "3 of 3 orderings hold in our means; what chance does to them is not known." in page.text
+
+
 def test_where_they_have_as_many_nothing_is_said(made_up: Make) -> None:
     page = page_of("fedgc/table-4", made_up("fedgc/table-4", SCORES))
     assert page.tables["The paper's numbers and ours"][2][2] == "70.40 ± 0.20"
