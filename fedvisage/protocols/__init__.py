@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fedvisage.protocols.alike import alike
 from fedvisage.protocols.personal import personal
 from fedvisage.protocols.progress import recovered, sampled
 from fedvisage.protocols.protocol import PROTOCOLS, Options, Protocol, Result, run
@@ -19,6 +20,7 @@ __all__ = [
     "Protocol",
     "Result",
     "Subject",
+    "alike",
     "all_pairs",
     "embed_to_file",
     "fedfrbench",

@@ -56,7 +56,7 @@ def test_a_file_of_embeddings_serves_as_well_as_the_model(name, model, tmp_path,
 
 
 def test_every_protocol_is_tested_here():
-    assert set(PROTOCOLS) == {*ON, "personal", "pseudo-labels", "recovered", "sampled"}
+    assert set(PROTOCOLS) == {*ON, "alike", "own-statistics", "personal", "pseudo-labels", "recovered", "sampled"}
 
 
 def test_each_image_is_embedded_once_for_all_protocols(model, rfw_set):
