@@ -11,9 +11,9 @@ import typer
 
 from fedvisage.build import default_components
 from fedvisage.cli.output import Json, show_json, show_table
-from fedvisage.comparison import comparison_page, measure
+from fedvisage.comparison import compared, comparison_page, measure
 from fedvisage.core.codec import write_atomically
-from fedvisage.core.errors import FedVisageError
+from fedvisage.core.errors import FedVisageError, nearest
 from fedvisage.core.method import METHODS, WEIGHTINGS, Component
 from fedvisage.core.parcel import GROUPS
 from fedvisage.models import BACKBONES, MODEL_FILES, create_backbone
@@ -29,14 +29,21 @@ def methods_command(
         Path | None,
         typer.Option("--measure", help="Run every method on a small federation, write figures here."),
     ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="With --measure: only this row, and FedAvg for the time; repeatable.")
+    ] = None,
     comparison: Annotated[
         Path | None, typer.Option(help="Print the comparison of methods, as in the docs, with these measured figures.")
     ] = None,
 ) -> None:
     """List the methods, with what leaves a party under each."""
     if measure_to is not None:
-        figures = measure(lambda name: print(name, flush=True))
-        text = ",\n".join(f" {json.dumps(name)}: {json.dumps(numbers)}" for name, numbers in figures.items())
+        if unknown := set(only or ()) - set(compared()):
+            raise FedVisageError(f"no row '{min(unknown)}': {nearest(min(unknown), compared())}")
+        figures = measure(only or (), lambda name: print(name, flush=True))
+        if only:
+            figures = read_measured(measure_to) | {name: figures[name] for name in only}
+        text = ",\n".join(f" {json.dumps(name)}: {json.dumps(numbers)}" for name, numbers in sorted(figures.items()))
         write_atomically(measure_to, [f"{{\n{text}\n}}\n".encode()])
         return
     if comparison is not None:
