@@ -11,7 +11,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from fedvisage.faces.synthetic.geometry import Pixels, Surface, View, blend, clamp, hill, pixel_centres
+from fedvisage.faces.synthetic.geometry import Pixels, Surface, View, at_least, blend, clamp, hill, pixel_centres
 from fedvisage.faces.synthetic.paint import TILE, noise_tile
 from fedvisage.faces.synthetic.shot import Shot
 
@@ -32,10 +32,10 @@ def shade(view: View, shot: Shot, face: Surface, colour: Pixels) -> None:
     facing *= unit
     facing *= 1.0 / 1.22
     facing += 0.22 / 1.22
-    np.maximum(facing, 0.0, out=facing)
+    at_least(0.0, facing)
     shine = _sum(face.normal * halfway)
     shine *= unit
-    np.maximum(shine, 0.1, out=shine)  # not 0: the powers of what is close to it are denormal, which is slow
+    at_least(0.1, shine)  # not 0: the powers of what is close to it are denormal, which is slow
     for _ in range(4):
         shine *= shine
     shine *= shot.shine * 0.3
@@ -207,9 +207,7 @@ def to_bytes(shot: Shot, image: Pixels) -> NDArray[np.uint8]:
     """Values in [0, 1], which are used up, with the image's contrast as bytes, (3, n, H, W)."""
     image *= 255.0 * shot.contrast
     image += 127.5 * (1.0 - shot.contrast) + 0.5
-    np.maximum(image, 0.0, out=image)
-    np.minimum(image, 255.0, out=image)
-    return image.astype(np.uint8)
+    return clamp(image, 0.0, 255.0).astype(np.uint8)
 
 
 def enlarge(planes: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:

@@ -24,16 +24,19 @@ EYES_TO_MOUTH = 0.655  # of the half frame: the usual 112 x 112 alignment, seen 
 CENTRE_Y = 0.25  # where the middle between eyes and mouth lies, -1 top, 1 bottom
 
 
-def clamp(value: Pixels) -> Pixels:
-    """Cut to [0, 1], in place."""
-    np.maximum(value, 0.0, out=value)
-    return np.minimum(value, 1.0, out=value)
+def clamp(value: Pixels, low: float = 0.0, high: float = 1.0) -> Pixels:
+    """Cut to [low, high], in place; several times as fast as the maximum or minimum with a number."""
+    return value.clip(low, high, out=value)
+
+
+def at_least(low: float, value: Pixels) -> Pixels:
+    """Cut to [low, infinity), in place."""
+    return clamp(value, low, np.inf)
 
 
 def hill(square: Pixels) -> Pixels:
     """1 at 0, smoothly 0 from 1 on; takes the squared distance."""
-    rest = 1.0 - square
-    np.maximum(rest, 0.0, out=rest)
+    rest = at_least(0.0, 1.0 - square)
     rest *= rest
     return rest
 
@@ -152,7 +155,7 @@ class Quadric:
         """Coverage and the place along the ray of the nearest hit, (n, H, W)."""
         hit = self.half_chord_squared(view)
         cover = self.cover(hit)
-        np.maximum(hit, 0.0, out=hit)
+        at_least(0.0, hit)
         np.sqrt(hit, out=hit)
         hit -= self.middle_row
         hit -= self.middle_column
@@ -293,7 +296,7 @@ def cast_skull(shape: Skull, view: View) -> Surface:
     cover = hit * shape.sharpness
     cover += 0.5
     clamp(cover)
-    np.maximum(hit, 0.0, out=hit)
+    at_least(0.0, hit)
     np.sqrt(hit, out=hit)
     hit -= u * shape.middle_u
     hit -= shape.middle

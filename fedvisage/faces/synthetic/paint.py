@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedvisage.faces.synthetic.chance import Draws
-from fedvisage.faces.synthetic.geometry import Pixels, Quadric, Surface, View, blend, clamp, ellipsoid, hill
+from fedvisage.faces.synthetic.geometry import Pixels, Quadric, Surface, View, at_least, blend, clamp, ellipsoid, hill
 from fedvisage.faces.synthetic.person import Person
 from fedvisage.faces.synthetic.shot import Shot
 
@@ -48,7 +48,7 @@ def paint_skin(person: Person, shot: Shot, view: View, point: Pixels, normal: Pi
     x, y = point
     side = np.abs(x)
     grain = texture(MOTTLE, x * 38.0 + (200.0 + person.skin_shift), y * 38.0 + 200.0)
-    marks = np.maximum(grain - 0.7, 0.0)
+    marks = at_least(0.0, grain - 0.7)
     marks *= -0.15 * person.freckles
     marks += 1.0
     cheek_x, cheek_y = side - 0.56, y - 0.5
@@ -72,7 +72,7 @@ def paint_skin(person: Person, shot: Shot, view: View, point: Pixels, normal: Pi
 def _paint_beard(person: Person, side: Pixels, y: Pixels, grain: Pixels, colour: Pixels) -> None:
     edge = y - (0.55 + person.beard_line)
     edge += side * (0.42 - 0.42 * side)
-    edge -= 0.55 * np.maximum(side - 0.55, 0.0)
+    edge -= 0.55 * at_least(0.0, side - 0.55)
     np.minimum(edge, person.chin + 0.2 - y, out=edge)
     edge *= 4.0
     clamp(edge)
@@ -114,7 +114,7 @@ def paint_mouth(person: Person, shot: Shot, view: View, point: Pixels, normal: P
     along = point[0] * (1.0 / half)
     square = along * along
     along = np.abs(along)
-    arch = np.maximum(1.0 - square, 0.0)
+    arch = at_least(0.0, 1.0 - square)
     bend = person.mouth_curve + 0.13 * shot.smile
     v = point[1] + square * bend - (person.mouth_y + 0.35 * bend)
     thin = 1.0 - 0.25 * np.maximum(shot.smile, 0.0)
@@ -147,7 +147,7 @@ def paint_eyes(person: Person, shot: Shot, view: View, point: Pixels, normal: Pi
     socket_y = v * 0.42 + 0.14
     socket = hill(square * 0.3 + socket_y * socket_y)
     normal[1] += (0.5 * person.eye_depth + 0.5 * person.brow_ridge) * socket * socket_y
-    arch = np.maximum(1.0 - square, -0.6)
+    arch = at_least(-0.6, 1.0 - square)
     opened = person.eye_open * shot.lids
     below_lid = v + arch * (0.56 * opened)
     above_lid = arch * (0.33 * np.minimum(opened * 2.0, 1.0)) - v

@@ -16,7 +16,7 @@ from fedvisage.faces.synthetic.person import draw_people
 from fedvisage.faces.synthetic.scene import per_pixel, rows_of, set_scene, take_pictures
 from fedvisage.faces.synthetic.shot import NO_CLOTH, draw_shots, photographed
 
-BLOCK_PIXELS = 200_000  # of the images rendered together: few enough for the cache, enough to hide the interpreter
+BLOCK_PIXELS = 100_000  # of the images rendered together: few enough for the cache, enough to hide the interpreter
 LEAST_BATCH, BATCH = 16, 256  # images placed together, by one thread
 LEAST, MOST = 16, 1024
 
