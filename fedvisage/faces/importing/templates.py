@@ -135,7 +135,10 @@ class _Faces:
 
     def of(self, row: dict[str, str], path: str) -> int:
         """The number of a row's face."""
-        box = tuple(_floats([row.get(name) or "nan" for name in _BOX], path).tolist())
+        sides = _floats([row.get(name) or "nan" for name in _BOX], path)
+        if (np.abs(sides) > LARGEST).any():
+            raise FedVisageError(f"{path}: no image is so large that it holds a face at {sides.tolist()}")
+        box = tuple(sides.tolist())
         key = (safe_path(row["FILE"], path), box if box[2] == box[2] else ())
         if key not in self.number:
             self.number[key] = len(self.number)
@@ -143,6 +146,8 @@ class _Faces:
         return self.number[key]
 
 
+LARGEST = 2**24
+"""Pixels: the largest whole number that a box, which is kept in float32, tells from its neighbours."""
 _BOX = ("FACE_X", "FACE_Y", "FACE_WIDTH", "FACE_HEIGHT")
 _ROW = ("TEMPLATE_ID", "SUBJECT_ID", "FILE", "MEDIA_ID")
 

@@ -136,3 +136,16 @@ def test_a_parquet_manifest_with_any_byte_changed_is_read_or_refused(tmp_path: P
         except FedVisageError:
             refused += 1
     assert refused > len(good) / 2
+
+
+@pytest.mark.parametrize("side", ["1e60", "-1e60", "inf"])
+def test_a_box_beyond_any_image_is_refused(side: str, tmp_path: Path) -> None:
+    files = lists("ijba")
+    name = next(name for name, text in files.items() if b"FACE_X" in text)
+    head, first, *rest = files[name].decode().splitlines()
+    cells = first.split(",")
+    cells[head.split(",").index("FACE_X")] = side
+    files[name] = "\n".join([head, ",".join(cells), *rest]).encode()
+    root = put(tmp_path / "in", {**files, **{path: image(n, 112) for n, path in enumerate(IMAGES["ijba"])}})
+    with pytest.raises(FedVisageError, match="no image is so large"):
+        read_source(root, "ijba", None, {})
