@@ -96,18 +96,17 @@ def augment(pixels: NDArray[np.uint8], flip: bool, crop: int, rng: np.random.Gen
 
     What a shift uncovers repeats the image's border.
     """
-    count, height, width, _ = pixels.shape
+    count, height, width, channels = pixels.shape
     mirrored = mirrors(count, rng) if flip else np.zeros(count, bool)
-    if not crop:
-        changed = pixels.copy()
-        changed[mirrored] = pixels[mirrored, :, ::-1]
-        return changed
-    columns = np.where(mirrored[:, None], np.arange(width)[::-1], np.arange(width))
-    down = rng.integers(-crop, crop + 1, size=(count, 1))
-    right = rng.integers(-crop, crop + 1, size=(count, 1))
-    rows, columns = np.clip(np.arange(height) + down, 0, height - 1), np.clip(columns + right, 0, width - 1)
-    moved: NDArray[np.uint8] = pixels[np.arange(count)[:, None, None], rows[:, :, None], columns[:, None, :]]
-    return moved
+    shifts = [rng.integers(0, 2 * crop + 1, count) for _ in range(2)] if crop else [np.zeros(count, np.int64)] * 2
+    border = (crop, crop)
+    edged = np.pad(pixels, ((0, 0), border, border, (0, 0)), mode="edge") if crop else np.ascontiguousarray(pixels)
+    whole = edged.view(np.dtype((np.void, channels)))[..., 0]  # pixels move as one, not channel by channel
+    moved = np.empty((count, height, width), whole.dtype)
+    for image, (row, column, back) in enumerate(zip(*shifts, mirrored, strict=True)):
+        window = whole[image, row : row + height, column : column + width]
+        moved[image] = window[:, ::-1] if back else window
+    return moved[..., None].view(np.uint8)
 
 
 @dataclass
