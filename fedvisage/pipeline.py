@@ -159,7 +159,8 @@ class _Run:
 
     def _open_tests(self) -> None:
         self.test = self._people(self.partition.test)
-        self.validation = self._people(self.partition.validation)
+        judges = self._people(self.partition.judging, lenient=True)
+        self.validation = self._people(self.partition.validation) or judges
 
     def _methods(self) -> list[Method]:
         """The recipe's method and those it is compared with."""
@@ -174,9 +175,10 @@ class _Run:
                 known = " and ".join(sorted(method.roles))
                 raise FedVisageError(f"the partition has a {strange[0]}, but method '{name}' is for {known} parties")
 
-    def _people(self, images: Sequence[int]) -> TestSet | None:
-        """A set of people to score models on; None without images."""
-        return open_test(self.faces, images, self.recipe.evaluation, self.streams) if images else None
+    def _people(self, images: Sequence[int], lenient: bool = False) -> TestSet | None:
+        """A set of people to score models on; None without images; with `lenient` also if they do not do."""
+        people = open_test(self.faces, images, self.recipe.evaluation, self.streams, lenient) if images else None
+        return people if people and (people.has_both_kinds or not lenient) else None
 
     def __enter__(self) -> _Run:
         return self

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from statistics import fmean
 from typing import Any
 
@@ -65,23 +64,36 @@ def mean_score(scores: Mapping[str, Score]) -> Score:
 class TestSet:
     """The test identities' images, and the pairs drawn among them.
 
-    With the `domain` (N,) of each image, a name, the images of every domain are a test of their own beside.
+    With the `domain` (N,) of each image, a name, the images of every domain are a test of their own beside. Too few
+    people for the pairs are refused, or with `lenient` have no accuracy.
     """
 
     __test__ = False
 
     def __init__(
-        self, faces: Faces, settings: Evaluation, streams: Streams, domain: NDArray[np.str_] | None = None
+        self,
+        faces: Faces,
+        settings: Evaluation,
+        streams: Streams,
+        domain: NDArray[np.str_] | None = None,
+        lenient: bool = False,
     ) -> None:
         assert faces.labels is not None
         self.faces, self.labels, self.settings = faces, faces.labels, settings
         self.rates: tuple[Rate, ...] = ()
-        self.pairs = make_pairs(self.labels, settings.pairs, streams.numpy("test pairs")) if settings.pairs else None
+        self.pairs = _draw_pairs(self.labels, settings, streams, lenient)
         names = np.unique(domain) if domain is not None else np.empty(0, np.str_)
         self.domains = {
             str(name): Domain(np.flatnonzero(domain == name), self.labels, settings, streams.child(str(name)))
             for name in (names if len(names) > 1 else ())
         }
+
+    @property
+    def has_both_kinds(self) -> bool:
+        """Whether there are genuine and impostor pairs, in every domain: without them there is no rate."""
+        parts = (self.labels, *(domain.labels for domain in self.domains.values()))
+        counts = [np.unique(labels, return_counts=True)[1] for labels in parts]
+        return all(len(images) > 1 and images.max() > 1 for images in counts)
 
     def score(self, model: Backbone, curve: bool = False) -> Score:
         """`accuracy` and its spread over folds, `tar` by FAR, and what the report draws; with the ROC's `curve`."""
@@ -123,12 +135,13 @@ class TestSet:
         return counts | {"all_genuine": genuine, "all_impostor": total - genuine}
 
 
-def open_test(faces: FaceSet, images: Sequence[int], settings: Evaluation, streams: Streams) -> TestSet:
-    """A test on these images of a set, domain by domain where it has several."""
+def open_test(
+    faces: FaceSet, images: Sequence[int], settings: Evaluation, streams: Streams, lenient: bool = False
+) -> TestSet:
+    """A test on these images of a set, domain by domain where it has several; `lenient` as for a `TestSet`."""
     domain, names = faces.domain, np.array(faces.domains)
-    return TestSet(
-        Faces(faces, images), settings, streams, names[domain[np.asarray(images)]] if domain is not None else None
-    )
+    named = names[domain[np.asarray(images)]] if domain is not None else None
+    return TestSet(Faces(faces, images), settings, streams, named, lenient)
 
 
 class Domain:
@@ -136,9 +149,7 @@ class Domain:
 
     def __init__(self, images: NDArray[np.int64], labels: NDArray[np.int64], settings: Evaluation, streams: Streams):
         self.images, self.labels, self.settings = images, labels[images], settings
-        self.pairs: Pairs | None = None
-        with suppress(FedVisageError):
-            self.pairs = make_pairs(self.labels, settings.pairs, streams.numpy("test pairs"))
+        self.pairs = _draw_pairs(self.labels, settings, streams, lenient=True)
         order = streams.numpy("gallery").permutation(len(images))
         self.gallery = order[np.unique(self.labels[order], return_index=True)[1]]
         self.probes = np.setdiff1d(order, self.gallery)
@@ -157,6 +168,18 @@ class Domain:
         own = embeddings[self.images]
         first = self.gallery[(own[self.probes] @ own[self.gallery].T).argmax(axis=1)]
         return np.asarray(self.labels[first] == self.labels[self.probes])
+
+
+def _draw_pairs(labels: NDArray[np.int64], settings: Evaluation, streams: Streams, lenient: bool) -> Pairs | None:
+    """The pairs that an accuracy is taken over; none where none are asked for, or too few people are let pass."""
+    if not settings.pairs:
+        return None
+    try:
+        return make_pairs(labels, settings.pairs, streams.numpy("test pairs"))
+    except FedVisageError:
+        if lenient:
+            return None
+        raise
 
 
 def _verified(embeddings: NDArray[np.float32], pairs: Pairs | None) -> Score:

@@ -97,7 +97,7 @@ class Partition(Section):
     public: Part = 0
     test: Part = 0
     validation: Part = 0
-    """Like the test, for choosing hyper-parameters."""
+    """Like the test, for choosing hyper-parameters and rounds; without any, the validators' people are asked."""
     probes: Annotated[int, Field(ge=0)] = 0
     """Images of each test person that are looked for among the others, the gallery."""
     validators: Annotated[int, Field(ge=0)] = 0

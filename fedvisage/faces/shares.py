@@ -46,6 +46,12 @@ class Partition:
     """Those of the test images that are looked for among the others."""
 
     @property
+    def judging(self) -> tuple[int, ...]:
+        """The images of all validators."""
+        judges = (share for share in self.parties.values() if share.role == VALIDATOR)
+        return tuple(sorted(index for share in judges for index in share.train))
+
+    @property
     def gallery(self) -> tuple[int, ...]:
         """The test images that are no probes, where there are probes."""
         probes = set(self.probes)
