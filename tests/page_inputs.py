@@ -8,11 +8,15 @@ from pathlib import Path
 
 import numpy as np
 import protocol_sets
+from drawn_photos import ANN, ANN_AGAIN, BOB, draw
+from typer.testing import CliRunner
 
 import fedvisage as fv
+from fedvisage.cli.main import app
 from fedvisage.config import to_toml
 from fedvisage.faces.decoding import encode
 from fedvisage.faces.importing.recordio import write_recordio
+from fedvisage.studies import cells, run_cell
 
 FEDFR = {"method.name": "fedfr", "federation.rounds": 1, "compare": [], "pretrain.epochs": 1}
 
@@ -45,17 +49,41 @@ def evaluation(folder: Path) -> None:
 
 
 def pretrained(folder: Path) -> None:
-    """Runs, and faces of other people."""
+    """Runs, faces of other people, and photos."""
     runs(folder)
     protocol_sets.lfw(folder / "faces")
+    for name in ("a", "ann1"):
+        draw(folder / f"{name}.jpg", ANN)
+    for name in ("b", "ann2"):
+        draw(folder / f"{name}.jpg", ANN_AGAIN)
+    draw(folder / "party.jpg", ANN, BOB)
 
 
 def operators(folder: Path) -> None:
-    """The folder of one of the parties that the page's first command makes."""
+    """The folder of one of the parties that the page's first command makes, and photos."""
+    draw(folder / "ada.jpg", ANN)
+    draw(folder / "photo.jpg", ANN)
     (folder / "PARTY").symlink_to("demo-federation/parties/party-00")
 
 
+def feduda(folder: Path) -> None:
+    """Embeddings of known people, as `examples/merge_rules.py` writes them."""
+    fv.run(fv.load_recipe("smoke", {"federation.rounds": 1, "compare": []}), out=folder / "runs" / "start")
+    protocol_sets.lfw(folder / "faces")
+    (folder / "runs" / "merge-rules" / "seed-1").mkdir(parents=True)
+    out = folder / "runs" / "merge-rules" / "seed-1" / "source.safetensors"
+    assert CliRunner().invoke(app, ["embed", "runs/start", "--data", "faces", "--out", str(out)]).exit_code == 0
+
+
+def pfm_fv(folder: Path) -> None:
+    """The run of a cell."""
+    cell = cells("pfm-fv/causes", "smoke", [1])[0]
+    run_cell(cell, folder / "runs" / "studies", folder / "results")
+    (folder / "runs" / "studies" / "CELL").symlink_to(cell.key)
+
+
 INPUTS: Mapping[str, Callable[[Path], None]] = {
-    function.__name__: function for function in (data, evaluation, pretrained, operators)
+    function.__name__.replace("_", "-"): function
+    for function in (data, evaluation, pretrained, operators, feduda, pfm_fv)
 }
 """By page."""

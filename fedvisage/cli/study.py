@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,7 +31,11 @@ from fedvisage.studies import (
     Entry,
     News,
     Place,
+    Study,
     cells,
+    choices,
+    chosen_cells,
+    diverging,
     list_studies,
     load_results,
     load_study,
@@ -40,6 +44,9 @@ from fedvisage.studies import (
     run_cells,
     summary,
     table,
+    times,
+    tried_cells,
+    unchosen,
     uneven,
     write_study,
 )
@@ -79,15 +86,22 @@ def run_command(
     as_json: Json = False,
 ) -> None:
     """Run the cells of studies that are not finished, then show their tables."""
-    chosen = [cell for name in names for cell in cells(name, scale, range(1, seeds + 1))]
-    unknown = set(rows or ()) - {cell.row for cell in chosen}
+    unknown = set(rows or ()) - {cell.row for name in names for cell in cells(name, scale, [1])}
     if unknown:
         raise FedVisageError(f"study '{names[0]}' has no row '{min(unknown)}'")
-    diverging = {(name, row.name) for name in names for row in load_study(name).rows if row.diverges(scale)}
-    chosen = [c for c in chosen if (c.row in rows if rows else (c.study, c.row) not in diverging)]
+    lost = {(name, row.name) for name in names for row in load_study(name).rows if row.diverges(scale)}
     place = Place(work, results or results_home(), data)
-    with CellBars(chosen, quiet=as_json) as bars:
-        run_cells(chosen, place, jobs, bars.tell)
+
+    def work_through(found: Iterable[Cell]) -> None:
+        asked = [c for c in found if (c.row in rows if rows else (c.study, c.row) not in lost)]
+        with CellBars(asked, quiet=as_json) as bars:
+            run_cells(asked, place, jobs, bars.tell)
+
+    tried = [cell for name in names for cell in tried_cells(name, scale)]
+    if tried:
+        work_through(tried)
+    numbers = range(1, seeds + 1)
+    work_through(cell for name in names for cell in chosen_cells(name, scale, numbers, place.results))
     written = {name: write_study(name, scale, place.results, page_path(name, scale, work)) for name in names}
     if as_json:
         tables = [as_table(name, scale, place.results) | {"page": str(page)} for name, page in written.items()]
@@ -212,7 +226,12 @@ def as_table(name: str, scale: str, kept: Path) -> dict[str, Any]:
     }
     plain = {row: {heads[column]: _plain(entry) for column, entry in of.items()} for row, of in numbers.items()}
     ordered = [one.table() | {"column": heads[one.column]} for one in found]
-    return {"study": name, "scale": scale, "columns": columns, "rows": plain, "orderings": ordered}
+    tried = {
+        row: {"rate": of.rate, "tried": {str(rate): _known(score) for rate, score in of.scores.items()}}
+        for row, of in choices(name, scale, kept).items()
+    }
+    whole = {"study": name, "scale": scale, "columns": columns, "rows": plain, "orderings": ordered}
+    return whole | ({"tries": tried} if tried else {})
 
 
 def _show(name: str, scale: str, kept: Path) -> None:
@@ -226,7 +245,8 @@ def _show(name: str, scale: str, kept: Path) -> None:
         measure = column.by[scale]
         print(f"  {heads[column.name]}: {measure.metric} on {measure.what}")
     entries = {row.name: numbers.get(row.name, {}) for row in study.rows}
-    none = {row.name: "diverged" if row.diverges(scale) else "-" for row in study.rows}
+    diverged = diverging(study, scale, finished)
+    none = {row.name: "diverged" if row.name in diverged else "-" for row in study.rows}
     for start in range(0, len(columns), COLUMNS):
         shown: dict[str, list[str]] = {"": [row.label for row in study.rows]}
         for column in columns[start : start + COLUMNS]:
@@ -237,19 +257,37 @@ def _show(name: str, scale: str, kept: Path) -> None:
         show_table(list(shown), zip(*shown.values(), strict=True))
     if any(not math.isnan(entry.chosen) for of in entries.values() for entry in of.values()):
         print("in brackets: at the round chosen on validation people")
+    elif finished:
+        print(unchosen(finished))
+    _show_tries(study, scale, kept, name)
     for row in study.rows:
-        if row.diverges(scale):
-            print(f"{row.label} diverged: {row.note}")
+        if row.name in diverged:
+            print(f"{row.label} diverged{f': {row.note}' if row.note else ''}")
     print(f"\n{summary(study, scale, found, bool(finished))}".rstrip())
     for one in found:
         if one.clear and not one.agrees:
             print(f"  {heads[one.column]}: {one.high} is {-one.ours:.2f} points below {one.low}, not above it")
 
 
+def _show_tries(study: Study, scale: str, kept: Path, name: str) -> None:
+    """Which learning rate was taken for each row."""
+    made = choices(name, scale, kept)
+    if not made:
+        return
+    taken = [f"{row} {times(of.rate) if of.made else '(tries not finished)'}" for row, of in made.items()]
+    tries = study.tries[scale]
+    print(f"{len(tries.rates)} learning rates tried for every row; {tries.by} on validation people of seed 1 chose:")
+    print(f"  {', '.join(taken)}")
+
+
 def _plain(entry: Entry) -> dict[str, Any]:
     """What is not known is None, which JSON can say."""
     named = entry._asdict() | {"values": list(entry.values)}
-    return {key: None if isinstance(v, float) and math.isnan(v) else v for key, v in named.items()}
+    return {key: _known(value) for key, value in named.items()}
+
+
+def _known(value: Any) -> Any:
+    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def _number(value: float | None) -> str:

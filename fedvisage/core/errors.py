@@ -5,9 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+DIVERGED = "training diverged"
+NOT_FINITE = "not finite"
+TOO_LARGE = "too large to measure"
+
 
 class FedVisageError(Exception):
     """A mistake or a fault the user can do something about; the command line prints it as one line and exits with 2."""
+
+
+class Diverged(FedVisageError):
+    """A run whose training left all bounds: begun again it would end the same way."""
+
+
+def tells_divergence(reason: str) -> bool:
+    """Whether a party does not count because its training left all bounds."""
+    return any(words in reason for words in (DIVERGED, NOT_FINITE, TOO_LARGE))
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedvisage.core.errors import NOT_FINITE, TOO_LARGE
 from fedvisage.core.flat import Layout, columns, in_order, layout
 from fedvisage.core.method import Joined
 from fedvisage.core.parcel import BACKBONE, Parcel, Stamp, Tensors, layout_bytes
@@ -192,5 +193,5 @@ def _first_bad(tensors: Tensors) -> str:
     for name, tensor in tensors.items():
         bad = tensor[~torch.isfinite(tensor)]
         if bad.numel():
-            return f"{bad.numel()} values that are not finite in '{name}' (first: {float(bad[0])})"
-    return "values too large to measure"
+            return f"{bad.numel()} values that are {NOT_FINITE} in '{name}' (first: {float(bad[0])})"
+    return f"values {TOO_LARGE}"

@@ -14,7 +14,7 @@ from typing import Any
 from fedvisage.config import Federation as Settings
 from fedvisage.core.assembly import Assembly
 from fedvisage.core.codec import State
-from fedvisage.core.errors import FedVisageError
+from fedvisage.core.errors import Diverged, FedVisageError, tells_divergence
 from fedvisage.core.memory import give_back
 from fedvisage.core.method import Component, Context, Joined, Method, Result, Weighting
 from fedvisage.core.parcel import BACKBONE, Parcel, Stamp, Tensors
@@ -319,7 +319,8 @@ class Federation:
             raise FedVisageError(f"round {step.round}, {step.phase.name}: no party takes part")
         if aggregator.accepted < needed:
             party, reason = next(iter(aggregator.absent.items()))
-            raise FedVisageError(
+            kind = Diverged if all(map(tells_divergence, aggregator.absent.values())) else FedVisageError
+            raise kind(
                 f"round {step.round}, {step.phase.name}: {aggregator.accepted} of {asked} parties counted, "
                 f"{needed} needed; {party}: {reason} (all reasons in {self.folder / 'failures.log'})"
             )

@@ -9,7 +9,7 @@ cell that two studies share is trained once.
 
 from __future__ import annotations
 
-from fedvisage.studies.cells import Cell, cells, differences, load_results, results_home
+from fedvisage.studies.cells import Cell, cells, differences, results_home
 from fedvisage.studies.definition import (
     SCALES,
     Claim,
@@ -24,13 +24,16 @@ from fedvisage.studies.definition import (
     merged,
 )
 from fedvisage.studies.numbers import Entry, Ordering, agreement, orderings, table, uneven
-from fedvisage.studies.page import summary, write_study
+from fedvisage.studies.page import summary, times, unchosen, write_study
 from fedvisage.studies.parallel import News, Place, default_jobs, run_cells
+from fedvisage.studies.results import diverging, load_results
 from fedvisage.studies.running import data_root, located, run_cell
+from fedvisage.studies.tries import Choice, choices, chosen_cells, tried_cells
 
 __all__ = [
     "SCALES",
     "Cell",
+    "Choice",
     "Claim",
     "Column",
     "Entry",
@@ -43,9 +46,12 @@ __all__ = [
     "Study",
     "agreement",
     "cells",
+    "choices",
+    "chosen_cells",
     "data_root",
     "default_jobs",
     "differences",
+    "diverging",
     "home",
     "list_studies",
     "load_results",
@@ -58,6 +64,9 @@ __all__ = [
     "run_cells",
     "summary",
     "table",
+    "times",
+    "tried_cells",
+    "unchosen",
     "uneven",
     "write_study",
 ]

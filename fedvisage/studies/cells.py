@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -22,10 +23,11 @@ from fedvisage.build import resolve
 from fedvisage.config import Recipe, validated
 from fedvisage.core.errors import FedVisageError, nearest
 from fedvisage.core.method import METHODS, REGULARISERS, WEIGHTINGS, Component
-from fedvisage.studies.definition import home, load_study, merged, of_model
+from fedvisage.studies.definition import home, load_study, merged
 
 MACHINE = {"workers": 0, "timeout": None}
 """Settings that say how a run uses its machine and are no part of what it computes."""
+NOTHING: Mapping[str, float] = MappingProxyType({})
 NAMES = {"name": "", "description": ""}
 PARTS: dict[str, Mapping[str, type[Component]]] = {
     "method": METHODS,
@@ -68,6 +70,7 @@ class _Result(_Part):
     people: dict[str, _People] = {}
     rounds: dict[str, list[dict[str, float | None]]]
     weighting: _Weighting | None = None
+    diverged: str = ""
     environment: _Environment
 
 
@@ -132,8 +135,14 @@ def results_home() -> Path:
     return home() / "results" if home().name == "studies" else Path("runs/studies/results")
 
 
-def cells(name: str, scale: str, seeds: Iterable[int], folder: Path | None = None) -> list[Cell]:
-    """All cells of a study: every row in every variant under every seed."""
+def cells(
+    name: str,
+    scale: str,
+    seeds: Iterable[int],
+    folder: Path | None = None,
+    rates: Mapping[str, float] = NOTHING,
+) -> list[Cell]:
+    """All cells of a study: every row in every variant under every seed; `rates` multiplies learning rates by row."""
     folder = folder or home()
     study = load_study(name, folder)
     if scale not in study.scales:
@@ -145,6 +154,7 @@ def cells(name: str, scale: str, seeds: Iterable[int], folder: Path | None = Non
             own = (row.recipe, row.at.get(scale, {}), {"seed": seed, "name": f"{name}/{row.name}"})
             table = merged(study.recipe, study.scales[scale], variant.recipe, *own)
             recipe = resolve(validated(Recipe, table, f"study '{name}', row '{row.name}'"))
+            recipe = _at_rate(recipe, rates.get(row.name, 1.0))
             made[row.name] = Cell(name, scale, row.name, seed, recipe, folder, variant.name)
         found += [_started(cell, made) for cell in made.values()]
     return found
@@ -163,6 +173,11 @@ def _started(cell: Cell, others: Mapping[str, Cell]) -> Cell:
     return replace(cell, start=_started(others[start[1:]], others))
 
 
+def _at_rate(recipe: Recipe, factor: float) -> Recipe:
+    rate = float(f"{factor * recipe.training.learning_rate:.6g}")
+    return recipe.model_copy(update={"training": recipe.training.model_copy(update={"learning_rate": rate})})
+
+
 def _with_start(recipe: Recipe, start: str | None) -> Recipe:
     return recipe.model_copy(update={"backbone": recipe.backbone.model_copy(update={"start": start})})
 
@@ -179,33 +194,3 @@ def read_result(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         what = str(error)
     raise FedVisageError(f"{path} is damaged ({what}): remove it and run the study again")
-
-
-def load_results(
-    name: str, scale: str, results: Path, seeds: Iterable[int] | None = None, folder: Path | None = None
-) -> dict[str, list[Any]]:
-    """The finished cells of a study by row, in the order of their seeds; of all seeds that there are by default."""
-    if not results.is_dir():
-        raise FedVisageError(
-            f"no folder of finished cells {results}: run the study, or say where they are with --results"
-        )
-    if seeds is None:
-        seeds = sorted({read_result(path)["seed"] for path in sorted(results.glob("*.json"))})
-    found: dict[str, list[Any]] = {}
-    of = {row.name: row.of for row in load_study(name, folder).rows}
-    for cell in cells(name, scale, seeds, folder):
-        result = cell.finished(results)
-        if result is not None:
-            own = _seen_as(result, of[cell.row]) if of[cell.row] else result
-            found.setdefault(cell.row, []).append({**own, "variant": cell.variant})
-    return found
-
-
-def _seen_as(result: Mapping[str, Any], of: str) -> dict[str, Any]:
-    """A result with the scores of another of the run's models in the place of its own; curves are of the latter."""
-    end = f" {of_model(of)}"
-    parts = {
-        part: {key.removesuffix(end): value for key, value in result.get(part, {}).items() if key.endswith(end)}
-        for part in ("scores", "people")
-    }
-    return {**result, **parts, "rounds": {}}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -141,6 +141,17 @@ class Claim(Section):
     words: str = ""
 
 
+class Tries(Section):
+    """How settings were chosen at some scale: the same learning rates tried for every row that is trained."""
+
+    rates: tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...] = ()
+    """Multiples of a row's own learning rate; what validation people like best under the first seed is taken."""
+    by: str = ""
+    """The score on validation people that chooses, such as `tar@0.01`, after the last round."""
+    note: str = ""
+    """What was tried beyond that, for which rows."""
+
+
 class Study(Section):
     """A table or figure."""
 
@@ -149,8 +160,8 @@ class Study(Section):
     note: str = ""
     missing: tuple[str, ...] = ()
     """What could not be reproduced here, and why; a sentence each."""
-    tries: Mapping[str, str] = Field(default_factory=dict)
-    """By scale: what was tried for which rows before their settings were chosen, where that is known."""
+    tries: Mapping[str, Tries] = Field(default_factory=dict)
+    """By scale."""
     figure: Figure | None = None
     claims: tuple[Claim, ...] = ()
     columns: tuple[Column, ...]
@@ -223,6 +234,9 @@ def _check_names(name: str, study: Study) -> None:
     for kind, part, known in said:
         if part not in known:
             raise FedVisageError(f"study '{name}' speaks of a {kind} '{part}': {nearest(part, known)}")
+    for scale, tries in study.tries.items():
+        if tries.rates and not tries.by:
+            raise FedVisageError(f"study '{name}' tries learning rates at {scale} scale, but does not say `by` what")
     twice = {row for row in rows if rows.count(row) > 1}
     if twice:
         raise FedVisageError(f"study '{name}' has two rows '{min(twice)}'")

@@ -13,10 +13,11 @@ import numpy as np
 
 from fedvisage.report.rendering import write_page
 from fedvisage.report.words import listed, number, plural, size
-from fedvisage.studies.cells import cells, load_results
 from fedvisage.studies.definition import Column, Row, Study, load_study
 from fedvisage.studies.figures import learning_curves, redrawn
 from fedvisage.studies.numbers import Entry, Ordering, agreement, ordered, orderings, table, uneven
+from fedvisage.studies.results import diverging, load_results
+from fedvisage.studies.tries import Choice, choices, chosen_cells
 from fedvisage.studies.weightings import KINDS, drawn_weightings
 
 MINUS = "−"
@@ -48,8 +49,9 @@ def contents(name: str, scale: str, results: Path, folder: Path | None = None) -
     found = orderings(study, scale, finished, np.random.default_rng(0))
     columns = study.measured(scale)
     seeds = sorted({result["seed"] for of in finished.values() for result in of})
-    diverged = {row.name for row in study.rows if row.diverges(scale)}
-    wanted = len({cell.key for cell in cells(name, scale, seeds or [1], folder) if cell.row not in diverged})
+    diverged = diverging(study, scale, finished)
+    wanted = chosen_cells(name, scale, seeds or [1], results, folder)
+    asked = len({cell.key for cell in wanted if cell.row not in diverged})
     done = len({result["recipe"] for of in finished.values() for result in of})
     chosen = [any(not math.isnan(of[column.name].chosen) for of in numbers.values()) for column in columns]
     return {
@@ -57,14 +59,15 @@ def contents(name: str, scale: str, results: Path, folder: Path | None = None) -
         "scale": scale,
         "study": study,
         "summary": summary(study, scale, found, bool(finished)),
-        "facts": _facts(study, finished, seeds, done, wanted),
+        "facts": _facts(study, finished, seeds, done, asked),
         "columns": columns,
         "papers": [_in_paper(study.rows, column) for column in columns],
         "heads": [column.head(scale) for column in columns],
         "measured": [_measured(study, column, scale) for column in columns],
         "rows": _rows(study, columns, numbers, diverged),
+        "tries": _tries(study, choices(name, scale, results, folder)),
         "chosen": chosen,
-        "unchosen": "" if any(chosen) or not finished else _unchosen(finished),
+        "unchosen": "" if any(chosen) or not finished else unchosen(finished),
         "compares_chosen": any(not math.isnan(one.chosen) for one in found),
         "figures": drawn_weightings(study, finished) if _is_of_weights(study) else redrawn(study, scale, numbers),
         "curves": learning_curves(study, scale, finished),
@@ -152,7 +155,25 @@ def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f}"
 
 
-def _unchosen(finished: Mapping[str, Sequence[Any]]) -> str:
+def _tries(study: Study, made: Mapping[str, Choice]) -> list[tuple[str, list[tuple[str, str, bool]]]]:
+    """By row: its learning rates, what validation people said of each, and whether it is the chosen one."""
+    return [
+        (row.label, [(times(rate), _said(score), of.made and rate == of.rate) for rate, score in of.scores.items()])
+        for row in study.rows
+        if (of := made.get(row.name))
+    ]
+
+
+def times(rate: float) -> str:
+    """A multiple of a learning rate in words."""
+    return "as it is" if rate == 1 else f"× {rate:.3g}"
+
+
+def _said(score: float | None) -> str:
+    return "–" if score is None else DIVERGED if math.isnan(score) else f"{100 * score:.2f}"
+
+
+def unchosen(finished: Mapping[str, Sequence[Any]]) -> str:
     """Why no round was chosen."""
     followed = any(result["rounds"].get("validation") for of in finished.values() for result in of)
     what = "these columns were measured" if followed else "the runs were scored"

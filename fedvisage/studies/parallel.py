@@ -22,7 +22,7 @@ from typing import Any
 from fedvisage.core.errors import FedVisageError
 from fedvisage.federation import Event
 from fedvisage.studies.cells import Cell
-from fedvisage.studies.running import run_cell
+from fedvisage.studies.running import is_finished, run_cell
 
 DONE, FAILED, STEP = "done", "failed", "step"
 
@@ -71,7 +71,9 @@ def run_cells(cells: Sequence[Cell], place: Place, jobs: int = 0, tell: Tell = l
     """
     different = list({cell.key: cell for cell in reversed(cells)}.values())[::-1]
     again = list({(cell.key, cell.study, cell.row): cell for cell in cells if cell not in different}.values())
-    jobs = min(jobs or default_jobs(different), len(different))
+    finished = [cell for cell in different if is_finished(cell, place.work, place.results, place.data)]
+    to_run = [cell for cell in different if cell not in finished]
+    jobs = min(jobs or default_jobs(to_run), len(to_run))
     failures: list[str] = []
 
     def note(news: News) -> None:
@@ -79,10 +81,11 @@ def run_cells(cells: Sequence[Cell], place: Place, jobs: int = 0, tell: Tell = l
             failures.append(f"{news.cell.row}, seed {news.cell.seed}: {news.reason}")
         tell(news)
 
+    _run_here(finished, place, note)
     if jobs > 1:
-        _run_in_processes(deque(different), place, jobs, note)
+        _run_in_processes(deque(to_run), place, jobs, note)
     else:
-        _run_here(different, place, note)
+        _run_here(to_run, place, note)
     _run_here(again, place, note)
     if failures:
         more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""

@@ -25,7 +25,7 @@ import numpy as np
 from fedvisage.build import start_model
 from fedvisage.config import Recipe
 from fedvisage.core.codec import write_atomically
-from fedvisage.core.errors import FedVisageError, nearest
+from fedvisage.core.errors import Diverged, FedVisageError, nearest
 from fedvisage.faces.faceset import FaceSet, write_faceset
 from fedvisage.faces.importing import Report, Selection, read_source, write_source
 from fedvisage.faces.lists import list_names
@@ -59,18 +59,23 @@ def run_cell(
     Another process that runs the same cell in the same `work` is waited for. `workers` as in the recipe.
     """
     path, folder = results / f"{cell.key}.json", work / cell.key
-    study = load_study(cell.study, cell.home)
-    measures = list(study.measures(cell.scale, cell.row).values())
+    measures = load_study(cell.study, cell.home).measures(cell.scale, cell.row).values()
     root = data or data_root()
     work.mkdir(parents=True, exist_ok=True)
     with _alone(work / f"{cell.key}.lock"):
         result = cell.finished(results) or {}
-        missing = [measure for measure in measures if _is_missing(measure, result, root, folder)]
-        if result and not missing and not _lacks_weighting(study, cell, result):
+        if result and not _to_do(cell, result, folder, root):
             return path
+        missing = [measure for measure in measures if _is_missing(measure, result, root, folder)]
         recipe = _put_to_work(cell, work, root, watch, workers)
         clock = _Clock(folder, watch)
-        done = _trained(cell, recipe, work, clock.watch)
+        results.mkdir(parents=True, exist_ok=True)
+        try:
+            done = _trained(cell, recipe, work, clock.watch)
+        except Diverged as reason:
+            result = _beginning(cell, folder, clock.seconds()) | {"diverged": str(reason)}
+            write_atomically(path, [_lines(result).encode()])
+            return path
         result = result or _beginning(cell, folder, clock.seconds())
         scored = "start" if any(measure.of == "start" for measure in missing) else cell.recipe.method["name"]
         own = headline(done.scores.get(scored, {"tar": {}}))
@@ -80,10 +85,25 @@ def run_cell(
                 _add(result, measure, folder, recipe, work / "data", root)
         searched = kept_weighting(folder)
         result |= {SEARCHED: searched} if searched else {}
-        results.mkdir(parents=True, exist_ok=True)
         write_atomically(path, [_lines(result).encode()])
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
     return path
+
+
+def is_finished(cell: Cell, work: Path, results: Path, data: Path | None = None) -> bool:
+    """Whether there is nothing to train or to score; a damaged result is for `run_cell` to complain of."""
+    try:
+        result = cell.finished(results)
+    except FedVisageError:
+        return False
+    return result is not None and not _to_do(cell, result, work / cell.key, data or data_root())
+
+
+def _to_do(cell: Cell, result: Mapping[str, Any], folder: Path, root: Path) -> bool:
+    """Whether a result lacks something that its study shows."""
+    study = load_study(cell.study, cell.home)
+    missing = [m for m in study.measures(cell.scale, cell.row).values() if _is_missing(m, result, root, folder)]
+    return not result.get("diverged") and (bool(missing) or _lacks_weighting(study, cell, result))
 
 
 def _put_to_work(cell: Cell, work: Path, root: Path, watch: Watch, workers: int) -> Recipe:
@@ -130,7 +150,7 @@ def _beginning(cell: Cell, folder: Path, seconds: float) -> dict[str, Any]:
         "scores": {},
         "people": {},
         "rounds": _curve(folder),
-        "test": json.loads((folder / EVALUATION).read_text())["test"],
+        "test": json.loads((folder / EVALUATION).read_text())["test"] if (folder / EVALUATION).exists() else {},
         "environment": environment(),
     }
 

@@ -33,12 +33,13 @@ def made_up(tmp_path: Path) -> Make:
             rng = np.random.default_rng(number)
             found = {m.key: scores[cell.row] - 0.1 * i + 0.002 * cell.seed for i, m in enumerate(measures)}
             moved = " ".join(str(int(v)) for v in 500 * rng.normal(size=PEOPLE))
-            curve = [{"round": r, "accuracy": 0.5 + 0.4 * r / 30 * scores[cell.row]} for r in (10, 20, 30)]
+            metrics = {"accuracy", *(tries.by for tries in study.tries.values() if tries.by)}
+            curve = [{"round": r} | dict.fromkeys(metrics, 0.5 + 0.4 * r / 30 * scores[cell.row]) for r in (10, 20, 30)]
             content: dict[str, Any] = {
                 **{"study": name, "scale": "laptop", "row": cell.row, "seed": cell.seed, "recipe": cell.key},
                 **{"settings": cell.settings, "seconds": 61.5, "bytes": 12_000_000, "scores": found},
                 "people": {key: {"set": "made up", "influence": moved} for key in found},
-                "rounds": {"test": curve, "validation": curve[::-1]},
+                "rounds": {"test": curve, "validation": curve},
                 "test": {"identities": PEOPLE},
                 "environment": {"processor": "a processor", "cores": 2, "python": "3.11", "packages": {"torch": "2"}},
             }

@@ -130,7 +130,8 @@ def _wait(until: Any, process: subprocess.Popen[bytes] | None = None) -> None:
 
 def test_a_cell_that_fails_leaves_the_others_their_results(studies: Path) -> None:
     path = studies / "studies" / "fedgc" / "long.toml"
-    path.write_text(path.read_text().replace('loss = "cosface"\n', 'loss = "cosface"\nlearning_rate = 1e30\n', 1))
+    nowhere = '[rows.recipe.faces]\nsource = "nowhere"\n'
+    path.write_text(path.read_text().replace('[[rows]]\nname = "arc', nowhere + '[[rows]]\nname = "arc', 1))
     with pytest.raises(FedVisageError, match="1 of 3 cells failed: cosface, seed 1: "):
         run_cells(chosen(studies), Place(studies / "work", studies / "results"), 2)
     assert len(list((studies / "results").glob("*.json"))) == 2
