@@ -1,9 +1,10 @@
-"""Every command that the documents show is run, or says why it is not and at least parses."""
+"""Every command that the documents show is run: long ones shortened as their page says, studies on finished cells."""
 
 from __future__ import annotations
 
 import re
 import shlex
+from itertools import pairwise, takewhile
 from pathlib import Path
 
 import click
@@ -14,29 +15,30 @@ from typer.testing import CliRunner
 
 from fedvisage.cli.main import app
 from fedvisage.planning import make_plan
-from fedvisage.studies import cells
+from fedvisage.studies import cells, chosen_cells, load_study, results_home, tried_cells
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "papers").glob("*.md")])
-MARK = "*Not run by the tests"
-ALWAYS = (["models"], ["methods"], ["study", "list"], ["study", "plan"], ["study", "report"])
-"""Run wherever they are shown: they need nothing, and what a study's marked commands make is in the repository."""
 COMMAND = re.compile(r"^(?:    |\$ )fedvisage (?P<rest>.*)$")
+SHORTER = re.compile(r"the tests add `(?P<rest>[^`]*)`")
+"""In the line above commands that would take long: what makes them short."""
+INLINE = re.compile(r"`fedvisage (?P<rest>study (?:run|report|plan) [^`]*)`")
 DOWN = ["deploy", "down", "demo-federation"]
 
 
-def commands(page: Path) -> list[tuple[list[str], bool]]:
-    """The arguments of each command that a page shows, and whether it is to be run."""
-    found, said = [], ""
-    for line in page.read_text("utf-8").splitlines():
+def commands(page: Path) -> list[list[str]]:
+    """The arguments of each command that a page shows."""
+    found, said, text = [], "", page.read_text("utf-8")
+    for line in text.splitlines():
         match = COMMAND.match(line)
         if match:
+            shorter = SHORTER.search(said)
             arguments = shlex.split(match["rest"], comments=True)
-            cheap = arguments[:1] in ALWAYS or arguments[:2] in ALWAYS
-            found.append((arguments, cheap or not said.startswith(MARK)))
+            runs = arguments[:1] == ["run"] and shorter is not None
+            found.append(arguments + (shlex.split(shorter["rest"]) if runs and shorter else []))
         elif line.strip() and not line.startswith(("    ", "```", "$ ")):
             said = line
-    return found
+    return found + [shlex.split(words) for words in INLINE.findall(" ".join(text.split())) if words.isascii()]
 
 
 def parse(arguments: list[str]) -> None:
@@ -54,26 +56,44 @@ def parse(arguments: list[str]) -> None:
     command.make_context(name, list(arguments))
 
 
-SHOWN = [(page, arguments, runs) for page in PAGES for arguments, runs in commands(page)]
+SHOWN = [(page, arguments) for page in PAGES for arguments in commands(page)]
 
 
 def test_the_documents_show_commands() -> None:
-    assert len(SHOWN) > 60
-    assert sum(runs for _, _, runs in SHOWN) >= 35
-    assert {page.stem for page, _, runs in SHOWN if runs} >= set(INPUTS)
+    assert len(SHOWN) > 70
+    assert {page.stem for page, _ in SHOWN} >= set(INPUTS)
 
 
 @pytest.mark.parametrize("shown", SHOWN, ids=lambda shown: " ".join(shown[1])[:60])
-def test_every_command_parses(shown: tuple[Path, list[str], bool]) -> None:
+def test_every_command_parses(shown: tuple[Path, list[str]]) -> None:
     parse(shown[1])
 
 
 def carry_out(*arguments: str) -> None:
+    if arguments[:2] == ("study", "run"):
+        names = [*takewhile(lambda word: not word.startswith("--"), arguments[2:])]
+        options = dict(pairwise(arguments))
+        check_finished(names, options.get("--scale", "laptop"), int(options.get("--seeds", "1")))
     done = CliRunner().invoke(app, arguments)
-    assert done.exit_code == 0, f"{' '.join(arguments)}: {done.output}{done.exception}"
+    answers = (0, 1) if arguments[0] in ("verify", "identify") else (0,)
+    assert done.exit_code in answers, f"{' '.join(arguments)}: {done.output}{done.exception}"
+    assert done.exit_code == 0 or isinstance(done.exception, SystemExit)
 
 
-@pytest.mark.parametrize("page", sorted({page for page, _, runs in SHOWN if runs}), ids=lambda page: page.stem)
+def check_finished(names: list[str], scale: str, seeds: int) -> None:
+    """That the cells of a study on real faces are in the repository, with every score that its columns ask for."""
+    for name in names if scale != "smoke" else ():
+        study = load_study(name)
+        lost = {row.name for row in study.rows if row.diverges(scale)}
+        wanted = [*tried_cells(name, scale), *chosen_cells(name, scale, range(1, seeds + 1), results_home())]
+        for cell in (cell for cell in wanted if cell.row not in lost):
+            found = cell.finished(results_home())
+            assert found is not None, f"{name} at {scale} scale, {cell.row}, seed {cell.seed} is not finished"
+            keys = {measure.key for measure in study.measures(scale, cell.row).values()}
+            assert found.get("diverged") or keys <= found["scores"].keys()
+
+
+@pytest.mark.parametrize("page", sorted({page for page, _ in SHOWN}), ids=lambda page: page.stem)
 def test_every_command_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a folder that holds what the page begins with, one after the other."""
     if page.stem == "operators":
@@ -82,9 +102,8 @@ def test_every_command_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: p
     if page.stem in INPUTS:
         INPUTS[page.stem](tmp_path)
     try:
-        for arguments, runs in commands(page):
-            if runs:
-                carry_out(*arguments)
+        for arguments in commands(page):
+            carry_out(*arguments)
     finally:
         if (tmp_path / "demo-federation").exists():
             CliRunner().invoke(app, DOWN)

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from drawn_photos import ANN, ANN_AGAIN, BOB, draw
 from PIL import Image
 
 from fedvisage.cli import main
@@ -48,16 +49,8 @@ def fedvisage(monkeypatch, capsys):  # type: ignore[no-untyped-def]
 def photos(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Drawn people that dlib's detector finds: two photos of ann, one of bob, one of both, one of nobody."""
     folder = tmp_path_factory.mktemp("photos")
-    faces = SyntheticFaces(3, 6, 2, 144, "daylight").read(np.array([0, 1, 2]))
-    shown = {"ann": (0,), "ann2": (1,), "bob": (2,), "both": (0, 2), "nobody": ()}
-    paths = {}
-    for name, numbers in shown.items():
-        wide = np.full((300, 460, 3), 120, np.uint8)
-        for place, number in enumerate(numbers):
-            wide[80:224, 60 + 200 * place : 204 + 200 * place] = faces[number]
-        paths[name] = folder / f"{name}.png"
-        Image.fromarray(wide).save(paths[name])
-    return paths
+    shown = {"ann": (ANN,), "ann2": (ANN_AGAIN,), "bob": (BOB,), "both": (ANN, BOB), "nobody": ()}
+    return {name: draw(folder / f"{name}.png", *people) for name, people in shown.items()}
 
 
 def test_two_photos_are_compared_and_the_exit_code_says_how_it_went(fedvisage, photos, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
