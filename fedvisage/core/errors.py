@@ -11,7 +11,13 @@ TOO_LARGE = "too large to measure"
 
 
 class FedVisageError(Exception):
-    """A mistake or a fault the user can do something about; the command line prints it as one line and exits with 2."""
+    """A mistake or a fault the user can do something about; the command line prints it as one line and exits with 2.
+
+    One line it is, whatever a damaged file or a library's error puts into it.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(message.splitlines()))
 
 
 class Diverged(FedVisageError):
