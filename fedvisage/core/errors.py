@@ -8,6 +8,7 @@ from difflib import get_close_matches
 DIVERGED = "training diverged"
 NOT_FINITE = "not finite"
 TOO_LARGE = "too large to measure"
+BEYOND = "beyond the bound"
 
 
 class FedVisageError(Exception):
@@ -26,7 +27,7 @@ class Diverged(FedVisageError):
 
 def tells_divergence(reason: str) -> bool:
     """Whether a party does not count because its training left all bounds."""
-    return any(words in reason for words in (DIVERGED, NOT_FINITE, TOO_LARGE))
+    return any(words in reason for words in (DIVERGED, NOT_FINITE, TOO_LARGE, BEYOND))
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedvisage.core.errors import NOT_FINITE, TOO_LARGE
+from fedvisage.core.errors import BEYOND, NOT_FINITE, TOO_LARGE
 from fedvisage.core.flat import Layout, columns, in_order, layout
 from fedvisage.core.method import Joined
 from fedvisage.core.parcel import BACKBONE, Parcel, Stamp, Tensors, layout_bytes
@@ -88,7 +88,7 @@ class Guard:
         if self.norm_bound is not None and norm > self.norm_bound:
             limit = max(self.norm_bound, self.norm_floor * self._norm(sent.get(BACKBONE), {}))
             if norm > limit:
-                raise Refused(f"backbone update has norm {norm:.4g}, beyond the bound {limit:.4g}")
+                raise Refused(f"backbone update has norm {norm:.4g}, {BEYOND} {limit:.4g}")
         return norm
 
     def _check_size(self, answer: Parcel, expected: Mapping[str, Layout]) -> None:

@@ -15,7 +15,7 @@ from toy import PARTIES, ByNumber, MakeToyHost, Outcome, Toy, at, fails, run_toy
 from fedvisage.config import Federation as Settings
 from fedvisage.core.assembly import with_groups
 from fedvisage.core.codec import State, flatten
-from fedvisage.core.errors import FedVisageError
+from fedvisage.core.errors import Diverged, FedVisageError
 from fedvisage.core.method import Component, Context, Party, Result
 from fedvisage.core.parcel import BACKBONE, BUFFERS, OPTIMISER, Parcel, Stamp
 from fedvisage.core.phase import Phase
@@ -179,6 +179,26 @@ def test_below_the_quorum_the_run_ends_with_one_line_that_says_who_and_why(tmp_p
     assert "round 2, train, cat: out of memory" in log
     assert run_toy(tmp_path).book.step == 4
     assert same_state(run_toy(tmp_path / "clean").server, run_toy(tmp_path).server)
+
+
+@pytest.mark.parametrize("fault", ["NaN", "beyond the norm bound"])
+def test_a_run_whose_parties_leave_all_bounds_has_diverged(fault: str, tmp_path: Path) -> None:
+    """So it would again; a party that is lost for another reason may come back."""
+
+    def spoil(party: str, sent: Parcel, answer: Any) -> list[Any]:
+        if sent.stamp.round == 2 and party in lost:
+            return [(party, Failure("lost"))]
+        if sent.stamp.round == 2:
+            FAULTS[fault][0](sent, answer)
+        return [(party, answer)]
+
+    lost: set[str] = set()
+    with pytest.raises(Diverged, match="0 of 3 parties counted"):
+        run_toy(tmp_path / "all", spoil)
+    lost.add("ann")
+    with pytest.raises(FedVisageError, match="0 of 3 parties counted") as error:
+        run_toy(tmp_path / "but one", spoil)
+    assert not isinstance(error.value, Diverged)
 
 
 def test_the_text_of_an_exception_at_the_party_is_in_the_log(tmp_path: Path) -> None:
