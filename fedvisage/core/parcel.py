@@ -130,3 +130,13 @@ def decode(buffer: bytearray | memoryview) -> Parcel:
 
 def _stamp(round: Any, phase: Any, attempt: Any, repeat: Any) -> Stamp:
     return Stamp(int(round), str(phase), int(attempt), int(repeat))
+
+
+def shared_groups(parcels: Mapping[str, Parcel]) -> dict[str, Tensors]:
+    """Groups that all parcels carry as the very same object."""
+    first = next(iter(parcels.values()), Parcel())
+    return {
+        group: tensors
+        for group, tensors in first.tensors.items()
+        if all(parcel.tensors.get(group) is tensors for parcel in parcels.values())
+    }

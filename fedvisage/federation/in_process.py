@@ -23,7 +23,7 @@ from time import monotonic
 import torch
 
 from fedvisage.core.errors import FedVisageError
-from fedvisage.core.parcel import Parcel, Tensors, decode, encode
+from fedvisage.core.parcel import Parcel, decode, encode, shared_groups
 from fedvisage.federation.aggregation import chunk_size
 from fedvisage.federation.host import Host
 from fedvisage.federation.transport import Failure
@@ -163,7 +163,7 @@ class _Line:
 
     def __init__(self, parcels: Mapping[str, Parcel]) -> None:
         parties, size = list(parcels), chunk_size(len(parcels))
-        self.parcels, self.shared = parcels, _shared_groups(parcels)
+        self.parcels, self.shared = parcels, shared_groups(parcels)
         self.chunks = deque(
             (start // size, deque(parties[start : start + size])) for start in range(0, len(parties), size)
         )
@@ -307,16 +307,6 @@ def _serve(pipe: Connection, make_host: MakeHost, number: int, threads: int) -> 
         except Exception as error:
             answer = FAILED + _describe(error).encode()
         pipe.send_bytes(answer)
-
-
-def _shared_groups(parcels: Mapping[str, Parcel]) -> dict[str, Tensors]:
-    """Groups that all parcels carry as the very same object."""
-    first = next(iter(parcels.values()), Parcel())
-    return {
-        group: tensors
-        for group, tensors in first.tensors.items()
-        if all(parcel.tensors.get(group) is tensors for parcel in parcels.values())
-    }
 
 
 def _describe(error: Exception) -> str:

@@ -23,7 +23,7 @@ from real_hosts import RECIPE, recipe_with
 import fedvisage as fv
 from fedvisage.build import resolve
 from fedvisage.core.errors import FedVisageError
-from fedvisage.core.parcel import BACKBONE, OPTIMISER, PRIVATE_EMBEDDINGS, Parcel, Stamp, encode, pieces
+from fedvisage.core.parcel import BACKBONE, OPTIMISER, PRIVATE_EMBEDDINGS, Parcel, Stamp, encode, pieces, shared_groups
 from fedvisage.core.phase import TRAINER
 from fedvisage.core.randomness import Streams
 from fedvisage.deploy.desk import FaceDesk, Invitation, digest, own_share
@@ -38,7 +38,7 @@ from fedvisage.faces.partition import PartyFaces, hosted_partition, make_partiti
 from fedvisage.federation.nvflare.body import Body
 from fedvisage.federation.nvflare.courier import BLOCK, Bodies, Intake
 from fedvisage.federation.nvflare.link import Closed, Listener, call
-from fedvisage.federation.nvflare.parts import join_parts, own_groups, shared_groups
+from fedvisage.federation.nvflare.parts import join_parts, own_groups
 from fedvisage.federation.nvflare.wire import ANSWER, FAILED, FEW, as_content, look, reason_of
 from fedvisage.privacy import Policy, Refused
 

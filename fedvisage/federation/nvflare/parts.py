@@ -18,16 +18,6 @@ def join_parts(shared: object, own: object) -> Parcel:
     return parcel
 
 
-def shared_groups(parcels: Mapping[str, Parcel]) -> dict[str, Tensors]:
-    """Groups that all parcels carry as the very same object."""
-    first = next(iter(parcels.values()), Parcel())
-    return {
-        group: tensors
-        for group, tensors in first.tensors.items()
-        if all(parcel.tensors.get(group) is tensors for parcel in parcels.values())
-    }
-
-
 def own_groups(parcel: Parcel, shared: Mapping[str, Tensors]) -> list[str]:
     """Groups of a parcel that are not shared."""
     return [group for group, tensors in parcel.tensors.items() if shared.get(group) is not tensors]

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from fedvisage.core.errors import FedVisageError
-from fedvisage.core.parcel import Parcel, Stamp, decode, pieces
+from fedvisage.core.parcel import Parcel, Stamp, decode, pieces, shared_groups
 from fedvisage.federation.nvflare.body import Body
 from fedvisage.federation.nvflare.console import Console, Unreachable, patiently
 from fedvisage.federation.nvflare.jobs import EXECUTOR, write_job
 from fedvisage.federation.nvflare.link import Closed, Link, Listener
-from fedvisage.federation.nvflare.parts import own_groups, shared_groups
+from fedvisage.federation.nvflare.parts import own_groups
 from fedvisage.federation.nvflare.wire import FEW, PREPARE, Content, look, total
 from fedvisage.federation.transport import Failure
 
