@@ -22,10 +22,10 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from fedvisage.cli.output import Json, show_json, show_table, size
+from fedvisage.cli.output import Json, show_json, show_table
+from fedvisage.cli.plan import show_study
 from fedvisage.core.errors import FedVisageError
-from fedvisage.costs import UTILISATION
-from fedvisage.planning import make_plan
+from fedvisage.planning import plan_study
 from fedvisage.studies import (
     Cell,
     Entry,
@@ -40,16 +40,18 @@ from fedvisage.studies import (
     load_results,
     load_study,
     orderings,
+    rate_words,
     results_home,
     run_cells,
+    seeds_of,
     summary,
     table,
-    times,
     tried_cells,
     unchosen,
     uneven,
     write_study,
 )
+from fedvisage.studies.running import left_out
 
 COLUMNS = 5
 """Of a study side by side in a terminal, each with the paper's; a wider table is cut."""
@@ -92,15 +94,19 @@ def run_command(
     lost = {(name, row.name) for name in names for row in load_study(name).rows if row.diverges(scale)}
     place = Place(work, results or results_home(), data)
 
-    def work_through(found: Iterable[Cell]) -> None:
-        asked = [c for c in found if (c.row in rows if rows else (c.study, c.row) not in lost)]
-        with CellBars(asked, quiet=as_json) as bars:
-            run_cells(asked, place, jobs, bars.tell)
+    def asked(found: Iterable[Cell]) -> list[Cell]:
+        return [c for c in found if (c.row in rows if rows else (c.study, c.row) not in lost)]
 
-    tried = [cell for name in names for cell in tried_cells(name, scale)]
+    def work_through(found: Iterable[Cell]) -> None:
+        chosen = asked(found)
+        with CellBars(chosen, quiet=as_json) as bars:
+            run_cells(chosen, place, jobs, bars.tell)
+
+    numbers = range(1, seeds + 1)
+    tried = [cell for name in names for cell in tried_cells(name, scale, numbers)]
+    tell_left_out(asked(cell for name in names for cell in chosen_cells(name, scale, numbers, place.results)), place)
     if tried:
         work_through(tried)
-    numbers = range(1, seeds + 1)
     work_through(cell for name in names for cell in chosen_cells(name, scale, numbers, place.results))
     written = {name: write_study(name, scale, place.results, page_path(name, scale, work)) for name in names}
     if as_json:
@@ -110,6 +116,14 @@ def run_command(
     for name, page in written.items():
         _show(name, scale, place.results)
         print(f"page: {page}")
+
+
+def tell_left_out(chosen: Sequence[Cell], place: Place) -> None:
+    """Name the columns that the cells cannot fill here, in one line, before anything is trained."""
+    absent = left_out(chosen, place.results, place.data)
+    if absent:
+        sets = ", ".join(f"{column} ({data})" for column, data in absent.items())
+        typer.echo(f"columns left out, as their face sets are not there: {sets}", err=True)
 
 
 class CellBars:
@@ -170,24 +184,11 @@ def _known_by(cell: Cell) -> str:
 @app.command("plan")
 def plan_command(name: Name, scale: Scale = "paper", as_json: Json = False) -> None:
     """Say what every row of a study costs before anything runs: bytes, memory, and an estimate of GPU hours."""
-    study = load_study(name)
-    plans = {cell.row: make_plan(cell.recipe) for cell in cells(name, scale, [1])}
+    plan = plan_study(name, scale)
     if as_json:
-        show_json(plans)
-        return
-    rows = []
-    for row in study.rows:
-        plan = plans[row.name]
-        totals, memory, work = plan["totals"], plan["memory"], plan["compute"]
-        hours = f"{work['gpu_hours']['V100']:,.3g}" if work else "-"
-        crossing = [size(totals["down"]), size(totals["up"]), size(totals["run"])]
-        rows.append([row.label, str(plan["rounds"]), *crossing, size(memory["server"]), size(memory["party"]), hours])
-    print(f"{study.title} ({study.source}), {scale} scale, one seed")
-    heads = ["", "rounds", "down, party and round", "up", "whole run", "server memory", "party memory", "V100 hours"]
-    show_table(heads, rows)
-    print(
-        f"\nhours: fp32 at {UTILISATION:.0%} of the data sheet's peak, an estimate; `--json` has other GPUs and counts"
-    )
+        show_json(plan)
+    else:
+        show_study(load_study(name), plan)
 
 
 @app.command("report")
@@ -227,8 +228,11 @@ def as_table(name: str, scale: str, kept: Path) -> dict[str, Any]:
     plain = {row: {heads[column]: _plain(entry) for column, entry in of.items()} for row, of in numbers.items()}
     ordered = [one.table() | {"column": heads[one.column]} for one in found]
     tried = {
-        row: {"rate": of.rate, "tried": {str(rate): _known(score) for rate, score in of.scores.items()}}
-        for row, of in choices(name, scale, kept).items()
+        row: {
+            "tried": {str(rate): _known(score) for rate, score in of.scores.items()},
+            "taken": {str(rate): count for rate, count in of.counts.items()} if of.made else None,
+        }
+        for row, of in choices(name, scale, kept, seeds_of(finished)).items()
     }
     whole = {"study": name, "scale": scale, "columns": columns, "rows": plain, "orderings": ordered}
     return whole | ({"tries": tried} if tried else {})
@@ -259,7 +263,7 @@ def _show(name: str, scale: str, kept: Path) -> None:
         print("in brackets: at the round chosen on validation people")
     elif finished:
         print(unchosen(finished))
-    _show_tries(study, scale, kept, name)
+    _show_tries(study, scale, kept, name, seeds_of(finished))
     for row in study.rows:
         if row.name in diverged:
             print(f"{row.label} diverged{f': {row.note}' if row.note else ''}")
@@ -269,14 +273,14 @@ def _show(name: str, scale: str, kept: Path) -> None:
             print(f"  {heads[one.column]}: {one.high} is {-one.ours:.2f} points below {one.low}, not above it")
 
 
-def _show_tries(study: Study, scale: str, kept: Path, name: str) -> None:
+def _show_tries(study: Study, scale: str, kept: Path, name: str, seeds: Sequence[int]) -> None:
     """Which learning rate was taken for each row."""
-    made = choices(name, scale, kept)
+    made = choices(name, scale, kept, seeds)
     if not made:
         return
-    taken = [f"{row} {times(of.rate) if of.made else '(tries not finished)'}" for row, of in made.items()]
+    taken = [f"{row} {rate_words(of)}" for row, of in made.items()]
     tries = study.tries[scale]
-    print(f"{len(tries.rates)} learning rates tried for every row; {tries.by} on validation people of seed 1 chose:")
+    print(f"{len(tries.rates)} learning rates tried for every row under {tries.under}; validation people chose:")
     print(f"  {', '.join(taken)}")
 
 

@@ -24,9 +24,9 @@ from fedvisage.studies.definition import (
     merged,
 )
 from fedvisage.studies.numbers import Entry, Ordering, agreement, orderings, table, uneven
-from fedvisage.studies.page import summary, times, unchosen, write_study
+from fedvisage.studies.page import rate_words, summary, unchosen, write_study
 from fedvisage.studies.parallel import News, Place, default_jobs, run_cells
-from fedvisage.studies.results import diverging, load_results
+from fedvisage.studies.results import diverging, load_results, seeds_of
 from fedvisage.studies.running import data_root, located, run_cell
 from fedvisage.studies.tries import Choice, choices, chosen_cells, tried_cells
 
@@ -59,12 +59,13 @@ __all__ = [
     "located",
     "merged",
     "orderings",
+    "rate_words",
     "results_home",
     "run_cell",
     "run_cells",
+    "seeds_of",
     "summary",
     "table",
-    "times",
     "tried_cells",
     "unchosen",
     "uneven",

@@ -27,7 +27,9 @@ from fedvisage.studies.definition import home, load_study, merged
 
 MACHINE = {"workers": 0, "timeout": None}
 """Settings that say how a run uses its machine and are no part of what it computes."""
-NOTHING: Mapping[str, float] = MappingProxyType({})
+Run = tuple[str, int, str]
+"""A row, a seed and a variant."""
+NOTHING: Mapping[Run, float] = MappingProxyType({})
 NAMES = {"name": "", "description": ""}
 PARTS: dict[str, Mapping[str, type[Component]]] = {
     "method": METHODS,
@@ -140,9 +142,9 @@ def cells(
     scale: str,
     seeds: Iterable[int],
     folder: Path | None = None,
-    rates: Mapping[str, float] = NOTHING,
+    rates: Mapping[Run, float] = NOTHING,
 ) -> list[Cell]:
-    """All cells of a study: every row in every variant under every seed; `rates` multiplies learning rates by row."""
+    """All cells of a study: every row in every variant under every seed; `rates` multiplies learning rates by run."""
     folder = folder or home()
     study = load_study(name, folder)
     if scale not in study.scales:
@@ -154,7 +156,7 @@ def cells(
             own = (row.recipe, row.at.get(scale, {}), {"seed": seed, "name": f"{name}/{row.name}"})
             table = merged(study.recipe, study.scales[scale], variant.recipe, *own)
             recipe = resolve(validated(Recipe, table, f"study '{name}', row '{row.name}'"))
-            recipe = _at_rate(recipe, rates.get(row.name, 1.0))
+            recipe = _at_rate(recipe, rates.get((row.name, seed, variant.name), 1.0))
             made[row.name] = Cell(name, scale, row.name, seed, recipe, folder, variant.name)
         found += [_started(cell, made) for cell in made.values()]
     return found

@@ -74,6 +74,14 @@ class Shown(Section):
     """Why its runs end without a model; they are begun only where the row is asked for by name."""
 
 
+class Erratum(Section):
+    """What is wrong with a number as the paper prints it."""
+
+    words: str
+    counts: bool = True
+    """Whether it can be compared with others all the same."""
+
+
 class Row(Section):
     """A line of the table, or a point or bar of the figure."""
 
@@ -88,6 +96,8 @@ class Row(Section):
     """Which model of the run is scored: the start, or by the personal protocol another than each party's own."""
     paper: Mapping[str, float] = Field(default_factory=dict)
     """The paper's numbers by column, in percent."""
+    errata: Mapping[str, Erratum] = Field(default_factory=dict)
+    """By column."""
     note: str = ""
     x: float | None = None
     """Where the row stands on the horizontal axis of a figure of lines."""
@@ -145,11 +155,22 @@ class Tries(Section):
     """How settings were chosen at some scale: the same learning rates tried for every row that is trained."""
 
     rates: tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...] = ()
-    """Multiples of a row's own learning rate; what validation people like best under the first seed is taken."""
+    """Multiples of a row's own learning rate; what validation people like best after the last round is taken."""
+    seeds: Annotated[int, Field(ge=1)] = 1
+    """How many seeds, from 1 on, they are tried under; the mean over them and over variants decides for all runs."""
+    alone: bool = False
+    """Every run decides for itself instead: where the validation people of one are test people of another."""
     by: str = ""
-    """The score on validation people that chooses, such as `tar@0.01`, after the last round."""
+    """The score on validation people that chooses rates and rounds, such as `tar@0.01`; otherwise each column's own."""
     note: str = ""
     """What was tried beyond that, for which rows."""
+
+    @property
+    def under(self) -> str:
+        """The seeds in words."""
+        if self.alone:
+            return "every seed"
+        return "the first seed" if self.seeds == 1 else f"the first {self.seeds} seeds"
 
 
 class Study(Section):
@@ -159,7 +180,9 @@ class Study(Section):
     source: str
     note: str = ""
     missing: tuple[str, ...] = ()
-    """What could not be reproduced here, and why; a sentence each."""
+    """What could not be reproduced here at any scale, and why; a sentence each."""
+    disagreements: Mapping[str, tuple[str, ...]] = Field(default_factory=dict)
+    """By scale: where our order is not the paper's, and what was tested about why; a sentence or two each."""
     tries: Mapping[str, Tries] = Field(default_factory=dict)
     """By scale."""
     figure: Figure | None = None
@@ -177,6 +200,15 @@ class Study(Section):
     def at_scale(self, scale: str) -> Study:
         """The study with its rows as they are shown at this scale."""
         return self.model_copy(update={"rows": tuple(row.at_scale(scale) for row in self.rows)})
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it is no paper's: it has no paper scale."""
+        return "paper" not in self.scales
+
+    def chooses_by(self, scale: str) -> str:
+        """The score on validation people that chooses a run's round; empty where each column has its own."""
+        return self.tries[scale].by if scale in self.tries else ""
 
     def measured(self, scale: str) -> list[Column]:
         """The columns that this scale has."""
@@ -214,7 +246,12 @@ def load_study(name: str, folder: Path | None = None) -> Study:
     left_out = table.get("leaves_out", ())
     table["scales"] = {scale: own for scale, own in table.get("scales", {}).items() if scale not in left_out}
     study = validated(Study, table, f"study '{name}'")
-    tables = (study.scales, study.tries, *(table for row in study.rows for table in (row.at, row.shown)))
+    tables = (
+        study.scales,
+        study.tries,
+        study.disagreements,
+        *(table for row in study.rows for table in (row.at, row.shown)),
+    )
     named = [scale for scales in tables for scale in scales]
     unknown = [scale for scale in named if scale not in SCALES]
     if unknown:
@@ -229,6 +266,7 @@ def _check_names(name: str, study: Study) -> None:
     said = [("row", part, rows) for claim in study.claims for part in (claim.better, claim.worse)]
     said += [("column", claim.column, columns) for claim in study.claims]
     said += [("column", column, columns) for row in study.rows for column in row.paper]
+    said += [("number of", column, [*row.paper]) for row in study.rows for column in row.errata]
     if study.figure and study.figure.relative_to:
         said.append(("row", study.figure.relative_to, rows))
     for kind, part, known in said:

@@ -113,19 +113,19 @@ def table(study: Study, scale: str, results: Results) -> dict[str, dict[str, Ent
     """Our numbers by row and column, as far as cells are finished."""
     columns = [(column, column.by[scale]) for column in study.measured(scale)]
     return {
-        row: {column.name: _entry(finished, column, measure) for column, measure in columns}
+        row: {column.name: _entry(finished, column, measure, study.chooses_by(scale)) for column, measure in columns}
         for row, finished in results.items()
     }
 
 
-def _entry(results: Sequence[Mapping[str, Any]], column: Column, measure: Measure) -> Entry:
+def _entry(results: Sequence[Mapping[str, Any]], column: Column, measure: Measure, by: str) -> Entry:
     runs = _by_run(results)
     scores = {run: result["scores"].get(measure.key) for run, result in runs.items()}
     known = {run: column.factor * score for run, score in scores.items() if score is not None}
     last = _by_seed(known)
     if not last:
         return Entry(0, math.nan, math.nan, math.nan)
-    chosen = _by_seed({run: at_best(result, column, measure) for run, result in runs.items()})
+    chosen = _by_seed({run: at_best(result, column, measure, by) for run, result in runs.items()})
     values = tuple(last.values())
     return Entry(len(last), mean(values), _spread(values), mean(chosen.values()), values, tuple(last), len(known))
 
@@ -151,15 +151,18 @@ def _spread(values: Sequence[float]) -> float:
     return stdev(values) if len(values) > 1 else math.nan
 
 
-def at_best(result: Mapping[str, Any], column: Column, measure: Measure) -> float:
-    """The test score of the round that the validation people liked best; NaN where that is not known."""
+def at_best(result: Mapping[str, Any], column: Column, measure: Measure, by: str = "") -> float:
+    """The test score of the round that validation people liked best; NaN where that is not known.
+
+    They judge `by` one score for all columns, or by the column's own.
+    """
     curves, metric = result["rounds"], measure.metric
     if measure.protocol != TEST or not curves.get("validation") or not curves.get(TEST):
         return math.nan
-    liked = {row["round"]: row[metric] for row in curves["validation"] if metric in row}
+    liked = {row["round"]: row[by or metric] for row in curves["validation"] if (by or metric) in row}
     if not liked:
         return math.nan
-    best = (max if column.better == "higher" else min)(liked, key=liked.__getitem__)
+    best = (max if by or column.better == "higher" else min)(liked, key=liked.__getitem__)
     return next(
         (column.factor * row[metric] for row in curves[TEST] if row["round"] == best and metric in row), math.nan
     )
@@ -171,7 +174,7 @@ def orderings(study: Study, scale: str, results: Results, rng: np.random.Generat
     found = []
     for column in study.measured(scale):
         for low, high, apart in ordered(study, column):
-            compared = _compare(column, low, high, apart, scale, results, draws)
+            compared = _compare(study, column, low, high, apart, scale, results, draws)
             if compared is not None:
                 found.append(compared)
     return found
@@ -179,7 +182,7 @@ def orderings(study: Study, scale: str, results: Results, rng: np.random.Generat
 
 def ordered(study: Study, column: Column) -> Iterator[tuple[str, str, float | None]]:
     """What the paper says of a column: the lower row, the higher row, and by how much where it gives numbers."""
-    rows = [row for row in study.rows if column.name in row.paper]
+    rows = [row for row in study.rows if column.name in row.paper and _can_be_compared(row, column.name)]
     for i, one in enumerate(rows):
         for other in rows[i + 1 :]:
             apart = one.paper[column.name] - other.paper[column.name]
@@ -192,11 +195,15 @@ def ordered(study: Study, column: Column) -> Iterator[tuple[str, str, float | No
             yield *ends, None
 
 
+def _can_be_compared(row: Row, column: str) -> bool:
+    return column not in row.errata or row.errata[column].counts
+
+
 def _compare(
-    column: Column, low: str, high: str, apart: float | None, scale: str, results: Results, draws: _Draws
+    study: Study, column: Column, low: str, high: str, apart: float | None, scale: str, results: Results, draws: _Draws
 ) -> Ordering | None:
     """Two rows over the seeds that both have; None where there are none."""
-    measure = column.by[scale]
+    measure, by = column.by[scale], study.chooses_by(scale)
     highs, lows = (_by_run(results.get(row, ())) for row in (high, low))
     pairs = {run: (highs[run], lows[run]) for run in sorted(highs.keys() & lows.keys())}
     scores = {run: [result["scores"].get(measure.key) for result in pair] for run, pair in pairs.items()}
@@ -205,7 +212,8 @@ def _compare(
         return None
     pairs = {run: pairs[run] for run in apart_by_run}
     by_seed = _by_seed(apart_by_run)
-    chosen = _by_seed({run: at_best(a, column, measure) - at_best(b, column, measure) for run, (a, b) in pairs.items()})
+    best = {run: [at_best(result, column, measure, by) for result in pair] for run, pair in pairs.items()}
+    chosen = _by_seed({run: a - b for run, (a, b) in best.items()})
     noise, people, sets = _people_noise(pairs, measure.key, draws)
     ours, spread = mean(by_seed.values()), _spread(list(by_seed.values()))
     confidence = _confidence(ours, spread, len(by_seed), noise, draws.rng)

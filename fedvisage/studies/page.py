@@ -16,7 +16,7 @@ from fedvisage.report.words import listed, number, plural, size
 from fedvisage.studies.definition import Column, Row, Study, load_study
 from fedvisage.studies.figures import learning_curves, redrawn
 from fedvisage.studies.numbers import Entry, Ordering, agreement, ordered, orderings, table, uneven
-from fedvisage.studies.results import diverging, load_results
+from fedvisage.studies.results import diverging, load_results, seeds_of
 from fedvisage.studies.tries import Choice, choices, chosen_cells
 from fedvisage.studies.weightings import KINDS, drawn_weightings
 
@@ -48,24 +48,25 @@ def contents(name: str, scale: str, results: Path, folder: Path | None = None) -
     numbers = table(study, scale, finished)
     found = orderings(study, scale, finished, np.random.default_rng(0))
     columns = study.measured(scale)
-    seeds = sorted({result["seed"] for of in finished.values() for result in of})
+    seeds = seeds_of(finished)
     diverged = diverging(study, scale, finished)
-    wanted = chosen_cells(name, scale, seeds or [1], results, folder)
+    wanted = chosen_cells(name, scale, seeds, results, folder)
     asked = len({cell.key for cell in wanted if cell.row not in diverged})
-    done = len({result["recipe"] for of in finished.values() for result in of})
+    done = len(_scored(study, scale, finished))
     chosen = [any(not math.isnan(of[column.name].chosen) for of in numbers.values()) for column in columns]
     return {
         "name": name,
         "scale": scale,
         "study": study,
         "summary": summary(study, scale, found, bool(finished)),
-        "facts": _facts(study, finished, seeds, done, asked),
+        "facts": _facts(study, finished, seeds if finished else [], done, asked),
         "columns": columns,
         "papers": [_in_paper(study.rows, column) for column in columns],
         "heads": [column.head(scale) for column in columns],
         "measured": [_measured(study, column, scale) for column in columns],
         "rows": _rows(study, columns, numbers, diverged),
-        "tries": _tries(study, choices(name, scale, results, folder)),
+        "tries": _tries(study, choices(name, scale, results, seeds, folder)),
+        "by": _judged_by(study, scale),
         "chosen": chosen,
         "unchosen": "" if any(chosen) or not finished else unchosen(finished),
         "compares_chosen": any(not math.isnan(one.chosen) for one in found),
@@ -78,7 +79,8 @@ def contents(name: str, scale: str, results: Path, folder: Path | None = None) -
         ],
         "costs": _costs(study, finished),
         "missing": _missing(study, scale),
-        "seeds": max(seeds, default=1),
+        "disagreements": study.disagreements.get(scale, ()),
+        "seeds": max(seeds),
         "environments": _environments(finished),
     }
 
@@ -106,6 +108,25 @@ def summary(study: Study, scale: str, found: Sequence[Ordering], begun: bool) ->
     said += f"; {plural(counts['level'], 'is', 'are')} level" if counts["level"] else ""
     against = counts["against"]
     return said + (f"; {plural(against, 'is', 'are')} clearly reversed." if against else "; none is clearly reversed.")
+
+
+def _scored(study: Study, scale: str, finished: Mapping[str, Sequence[Any]]) -> set[str]:
+    """Cells with every score that the study shows of them."""
+    keys = {column.by[scale].key for column in study.measured(scale)}
+    return {result["recipe"] for of in finished.values() for result in of if keys <= result["scores"].keys()}
+
+
+def _judged_by(study: Study, scale: str) -> str:
+    """The score that chooses rates and rounds, as the page calls it."""
+    by = study.chooses_by(scale)
+    heads = {column.by[scale].metric: column.head(scale) for column in study.measured(scale)}
+    return heads.get(by, _metric(by))
+
+
+def _metric(name: str) -> str:
+    """A metric without the domain before it, such as `TAR@0.1`."""
+    last = name.split()[-1] if name else ""
+    return last.replace("tar@", "TAR@") if last.startswith(("tar@", "accuracy", "rank-1")) else name
 
 
 def _is_of_weights(study: Study) -> bool:
@@ -141,12 +162,14 @@ def _rows(
         none = DIVERGED if row.name in diverged else "–"
         entries = [
             (
-                _number(row.paper.get(column.name)),
+                _number(row.paper.get(column.name)) + ("*" if column.name in row.errata else ""),
                 *_ours(numbers.get(row.name, {}).get(column.name), none, beside[column.name]),
             )
             for column in columns
         ]
-        rows.append(TableRow(row.label, row.note, group not in (None, row.group), entries))
+        errata = [f"* {erratum.words}" for erratum in row.errata.values()]
+        note = "; ".join([row.note, *errata] if row.note else errata)
+        rows.append(TableRow(row.label, note, group not in (None, row.group), entries))
         group = row.group
     return rows
 
@@ -155,13 +178,31 @@ def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f}"
 
 
-def _tries(study: Study, made: Mapping[str, Choice]) -> list[tuple[str, list[tuple[str, str, bool]]]]:
-    """By row: its learning rates, what validation people said of each, and whether it is the chosen one."""
+def _tries(study: Study, made: Mapping[str, Choice]) -> list[tuple[str, list[tuple[str, str, str]]]]:
+    """By row: its learning rates, what validation people said of each, and which runs take it."""
     return [
-        (row.label, [(times(rate), _said(score), of.made and rate == of.rate) for rate, score in of.scores.items()])
+        (row.label, [(times(rate), _said(score), _taken(of, rate)) for rate, score in of.scores.items()])
         for row in study.rows
         if (of := made.get(row.name))
     ]
+
+
+def _taken(choice: Choice, rate: float) -> str:
+    """Which runs take a rate; nothing where none does or nothing is chosen yet."""
+    count, runs = choice.counts[rate], len(choice.taken)
+    if not choice.made or not count:
+        return ""
+    return "taken" if count == runs else f"taken by {count} of {runs}"
+
+
+def rate_words(choice: Choice) -> str:
+    """The rate that a row takes, or which of its runs take which."""
+    if not choice.made:
+        return "(tries not finished)"
+    taken = {rate: count for rate, count in choice.counts.items() if count}
+    if len(taken) == 1:
+        return times(*taken)
+    return " and ".join(f"{times(rate)} in {count}" for rate, count in taken.items())
 
 
 def times(rate: float) -> str:
@@ -210,7 +251,9 @@ def _measured(study: Study, column: Column, scale: str) -> tuple[str, str]:
     """A column's head, and what it is measured by."""
     head, measure = column.head(scale), column.by[scale]
     stands = head != column.name and _in_paper(study.rows, column)
-    return head, f"{measure.metric}: {measure.what}" + (f"; beside the paper's {column.name}" if stands else "")
+    return head, f"{_metric(measure.metric)}: {measure.what}" + (
+        f"; beside the paper's {column.name}" if stands else ""
+    )
 
 
 def _ordering(study: Study, scale: str, one: Ordering) -> dict[str, str]:

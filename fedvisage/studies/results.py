@@ -33,6 +33,11 @@ def load_results(
     return found
 
 
+def seeds_of(finished: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[int]:
+    """The seeds that there are results of; the first where there are none yet."""
+    return sorted({result["seed"] for of in finished.values() for result in of}) or [1]
+
+
 def diverging(study: Study, scale: str, finished: Mapping[str, Sequence[Mapping[str, Any]]]) -> set[str]:
     """Rows without a model at the end: the study says so, or their runs found out."""
     known = {row.name for row in study.rows if row.diverges(scale)}

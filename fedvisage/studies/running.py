@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean
@@ -202,6 +202,26 @@ def _tells_people(measure: Measure) -> bool:
     return measure.protocol in (TEST, "all-pairs", "lfw", "rfw") or (
         measure.protocol == "personal" and measure.metric.startswith("TAR") and "clean" in measure.metric
     )
+
+
+def left_out(cells: Iterable[Cell], results: Path, data: Path | None = None) -> dict[str, str]:
+    """By column: the face set that is not at hand, so that cells which are not scored on it yet leave it open."""
+    found: dict[str, str] = {}
+    for cell in cells:
+        study = load_study(cell.study, cell.home)
+        heads = {column.name: column.head(cell.scale) for column in study.measured(cell.scale)}
+        for name, measure in study.measures(cell.scale, cell.row).items():
+            if not _is_at_hand(measure, data or data_root()) and not _is_scored(cell, measure, results):
+                found[heads[name]] = measure.data
+    return found
+
+
+def _is_scored(cell: Cell, measure: Measure, results: Path) -> bool:
+    try:
+        result = cell.finished(results)
+    except FedVisageError:
+        return False
+    return result is not None and (bool(result.get("diverged")) or measure.key in result["scores"])
 
 
 def _is_at_hand(measure: Measure, data: Path) -> bool:

@@ -1,82 +1,103 @@
 """The same tries for every row: learning rates of which the validation people choose one.
 
-A study that names `tries` at a scale runs every row that is trained at each of the rates, under the first seed. The
-rate with the best score on validation people after the last round is the row's, under all seeds. Test people have no
-part in it. A start that rows share is trained once, at its own rate.
+A study that names `tries` at a scale runs every row that is trained at each of the rates, under the first seeds. The
+rate with the best score on validation people after the last round, in the mean over those runs, is the row's in all
+runs. Where people change their parts from run to run, each run chooses `alone`, so that nobody is tested on who had a
+say. A start that rows share is trained at its own rate.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from fedvisage.core.errors import FedVisageError, nearest
-from fedvisage.studies.cells import Cell, cells
-from fedvisage.studies.definition import load_study
+from fedvisage.studies.cells import Cell, Run, cells
+from fedvisage.studies.definition import Tries, load_study
 
-SEED = 1
+Scores = dict[float, float | None]
+"""On validation people, by multiple of a learning rate; NaN where a run diverged, None where one is not finished."""
 
 
 @dataclass(frozen=True)
 class Choice:
     """What validation people said of a row's tries."""
 
-    scores: dict[float, float | None]
-    """By multiple of the row's learning rate; NaN where the run diverged, None where it is not finished."""
-    rate: float
-    """The multiple taken: the best, or 1 as long as a try is not finished."""
+    scores: Scores
+    """In the mean over the runs that were tried."""
+    taken: dict[Run, float]
+    """The multiple that each run takes: the best, or 1 as long as a try is not finished."""
+    made: bool
+    """Whether all tries are finished, and one of each choice ended with a model."""
 
     @property
-    def made(self) -> bool:
-        """Whether all tries are finished, and one of them ended with a model."""
-        known = [score for score in self.scores.values() if score is not None]
-        return len(known) == len(self.scores) and not all(map(math.isnan, known))
+    def counts(self) -> dict[float, int]:
+        """How many runs take each rate."""
+        return {rate: sum(rate == taken for taken in self.taken.values()) for rate in self.scores}
 
 
-def tried_cells(name: str, scale: str, folder: Path | None = None) -> list[Cell]:
-    """Every try of every row that is trained and is not what others begin with, in every variant."""
-    return [cell for _, cell in _tried(name, scale, folder)]
+def tried_cells(name: str, scale: str, seeds: Iterable[int] = (1,), folder: Path | None = None) -> list[Cell]:
+    """Every try of every row that is trained and is not what others begin with, in every variant.
+
+    Under as many seeds as the study says, or under these where each run chooses alone.
+    """
+    return [cell for _, cell in _tried(name, scale, seeds, folder)]
 
 
-def _tried(name: str, scale: str, folder: Path | None) -> Iterator[tuple[float, Cell]]:
+def _tried(name: str, scale: str, seeds: Iterable[int], folder: Path | None) -> Iterator[tuple[float, Cell]]:
     study = load_study(name, folder)
-    rates = study.tries[scale].rates if scale in study.tries else ()
+    tries = study.tries.get(scale, Tries())
+    seeds = list(seeds) if tries.alone else range(1, tries.seeds + 1)
     started = [row.name for row in study.rows if row.of == "start"]
-    begun_with = [cell.start.row for cell in cells(name, scale, [SEED], folder) if cell.start]
+    begun_with = [cell.start.row for cell in cells(name, scale, [1], folder) if cell.start]
     rows = [row.name for row in study.rows if row.name not in (*started, *begun_with)]
-    for rate in rates:
-        yield from (
-            (rate, cell) for cell in cells(name, scale, [SEED], folder, dict.fromkeys(rows, rate)) if cell.row in rows
-        )
+    for rate in tries.rates:
+        rates = {(row, seed, variant.name): rate for row in rows for seed in seeds for variant in study.variants}
+        yield from ((rate, cell) for cell in cells(name, scale, seeds, folder, rates) if cell.row in rows)
 
 
-def choices(name: str, scale: str, results: Path, folder: Path | None = None) -> dict[str, Choice]:
-    """By row: what its tries came to, as far as they are finished."""
-    study = load_study(name, folder)
-    said: dict[str, dict[float, list[float | None]]] = {}
-    for rate, cell in _tried(name, scale, folder):
+def choices(
+    name: str, scale: str, results: Path, seeds: Iterable[int] = (1,), folder: Path | None = None
+) -> dict[str, Choice]:
+    """By row: what its tries came to, as far as they are finished, and what the runs under these seeds take."""
+    study, seeds = load_study(name, folder), list(seeds)
+    tries = study.tries.get(scale, Tries())
+    said: dict[str, dict[Run, Scores]] = {}
+    for rate, cell in _tried(name, scale, seeds, folder):
         found = cell.finished(results)
-        score = _score(found, study.tries[scale].by, cell) if found else None
-        said.setdefault(cell.row, {}).setdefault(rate, []).append(score)
-    return {row: _choice({rate: _mean(scores) for rate, scores in of.items()}) for row, of in said.items()}
+        score = _score(found, tries.by, cell) if found else None
+        said.setdefault(cell.row, {}).setdefault((cell.row, cell.seed, cell.variant), {})[rate] = score
+    runs = {row: [(row, seed, variant.name) for seed in seeds for variant in study.variants] for row in said}
+    return {row: _choice(of, runs[row], tries.alone) for row, of in said.items()}
 
 
-def _choice(scores: dict[float, float | None]) -> Choice:
-    undecided = Choice(scores, 1.0)
-    if not undecided.made:
-        return undecided
-    known = {rate: score for rate, score in scores.items() if score is not None and not math.isnan(score)}
-    return replace(undecided, rate=max(known, key=known.__getitem__))
+def _choice(tried: dict[Run, Scores], runs: list[Run], alone: bool) -> Choice:
+    together = _mean(tried.values())
+    deciding = {run: tried[run] if alone else together for run in runs}
+    best = {run: _best(scores) for run, scores in deciding.items()}
+    made = all(rate is not None for rate in best.values())
+    return Choice(together, {run: rate or 1.0 for run, rate in best.items()}, made)
 
 
-def _mean(scores: list[float | None]) -> float | None:
-    """Over variants."""
-    known = [score for score in scores if score is not None]
-    return fmean(known) if len(known) == len(scores) else None
+def _best(scores: Scores) -> float | None:
+    """The rate that is liked best; None as long as a try is open, or where none ended with a model."""
+    known = {rate: score for rate, score in scores.items() if score is not None}
+    models = {rate: score for rate, score in known.items() if not math.isnan(score)}
+    return max(models, key=models.__getitem__) if len(known) == len(scores) and models else None
+
+
+def _mean(tried: Iterable[Scores]) -> Scores:
+    """Over runs."""
+    found: dict[float, list[float | None]] = {}
+    for scores in tried:
+        for rate, score in scores.items():
+            found.setdefault(rate, []).append(score)
+    known = {rate: [score for score in of if score is not None] for rate, of in found.items()}
+    return {rate: fmean(known[rate]) if len(known[rate]) == len(of) else None for rate, of in found.items()}
 
 
 def _score(result: dict[str, Any], by: str, cell: Cell) -> float:
@@ -95,6 +116,7 @@ def _score(result: dict[str, Any], by: str, cell: Cell) -> float:
 
 
 def chosen_cells(name: str, scale: str, seeds: Iterable[int], results: Path, folder: Path | None = None) -> list[Cell]:
-    """All cells of a study, each row at the rate that was chosen for it."""
-    rates = {row: choice.rate for row, choice in choices(name, scale, results, folder).items()}
-    return cells(name, scale, seeds, folder, rates)
+    """All cells of a study, each run at the rate that was chosen for it."""
+    seeds = list(seeds)
+    made = choices(name, scale, results, seeds, folder).values()
+    return cells(name, scale, seeds, folder, {run: rate for choice in made for run, rate in choice.taken.items()})

@@ -79,7 +79,7 @@ def finish(cell: Cell, results: Path, score: float | None, last: float = 0.5) ->
 
 def finish_all(folder: Path, results: Path, scores: dict[tuple[str, float], float | None]) -> None:
     """All tries, with what validation people say by row and rate."""
-    for cell in tried_cells(STUDY, "smoke", folder):
+    for cell in tried_cells(STUDY, "smoke", folder=folder):
         finish(cell, results, scores[cell.row, float(f"{cell.recipe.training.learning_rate / 0.005:.3g}")])
 
 
@@ -90,7 +90,7 @@ SCORES: dict[tuple[str, float], float | None] = {
 
 
 def test_every_row_that_is_trained_has_the_same_tries_under_the_first_seed(folder: Path) -> None:
-    found = tried_cells(STUDY, "smoke", folder)
+    found = tried_cells(STUDY, "smoke", folder=folder)
     assert {cell.seed for cell in found} == {1}
     rates = {row: sorted(c.recipe.training.learning_rate for c in found if c.row == row) for row in ("fedpe", "fedgc")}
     assert rates["fedpe"] == rates["fedgc"] == [0.0025, 0.005, 5e27]
@@ -109,7 +109,8 @@ def test_all_main_tables_try_as_much_for_every_row() -> None:
         for scale in study.scales.keys() & {"laptop", "trained"}:
             found = tried_cells(name, scale)
             counts = {row: sum(cell.row == row for cell in found) for row in {cell.row for cell in found}}
-            assert set(counts.values()) == {len(study.tries[scale].rates) * len(study.variants)}
+            tries = study.tries[scale]
+            assert set(counts.values()) == {len(tries.rates) * tries.seeds * len(study.variants)}
             untried = {row.name for row in study.rows} - counts.keys()
             started = {row.name for row in study.rows if row.of == "start"}
             begun_with = {cell.start.row for cell in cells(name, scale, [1]) if cell.start}
@@ -118,8 +119,8 @@ def test_all_main_tables_try_as_much_for_every_row() -> None:
 
 def test_the_best_after_the_last_round_is_taken_under_all_seeds(folder: Path, tmp_path: Path) -> None:
     finish_all(folder, tmp_path / "results", SCORES)
-    made = choices(STUDY, "smoke", tmp_path / "results", folder)
-    assert {row: of.rate for row, of in made.items()} == {"fedpe": 1.0, "fedgc": 0.5}
+    made = choices(STUDY, "smoke", tmp_path / "results", folder=folder)
+    assert {row: of.taken[row, 1, ""] for row, of in made.items()} == {"fedpe": 1.0, "fedgc": 0.5}
     assert all(of.made for of in made.values())
     taken = chosen_cells(STUDY, "smoke", [1, 2], tmp_path / "results", folder)
     rates = {(cell.row, cell.seed): cell.recipe.training.learning_rate for cell in taken}
@@ -131,15 +132,68 @@ def test_the_best_after_the_last_round_is_taken_under_all_seeds(folder: Path, tm
 
 def test_nothing_is_chosen_while_a_try_is_open_or_when_none_has_a_model(folder: Path, tmp_path: Path) -> None:
     finish_all(folder, tmp_path / "results", SCORES)
-    one = next(cell for cell in tried_cells(STUDY, "smoke", folder) if cell.row == "fedgc")
+    one = next(cell for cell in tried_cells(STUDY, "smoke", folder=folder) if cell.row == "fedgc")
     (tmp_path / "results" / f"{one.key}.json").unlink()
-    found = choices(STUDY, "smoke", tmp_path / "results", folder)["fedgc"]
-    assert (found.made, found.rate, None in found.scores.values()) == (False, 1.0, True)
+    found = choices(STUDY, "smoke", tmp_path / "results", folder=folder)["fedgc"]
+    assert (found.made, found.taken, None in found.scores.values()) == (False, {("fedgc", 1, ""): 1.0}, True)
     finish_all(folder, tmp_path / "results", SCORES | {("fedgc", rate): None for rate in (0.5, 1.0)})
-    found = choices(STUDY, "smoke", tmp_path / "results", folder)["fedgc"]
-    assert (found.made, found.rate) == (False, 1.0)
+    found = choices(STUDY, "smoke", tmp_path / "results", folder=folder)["fedgc"]
+    assert (found.made, found.taken) == (False, {("fedgc", 1, ""): 1.0})
     page = contents(STUDY, "smoke", tmp_path / "results", folder)
     assert [row.entries[-1][1] for row in page["rows"]] == ["–", "50.00", "diverged"]
+
+
+def change(folder: Path, old: str, new: str) -> None:
+    path = folder / "fedgc" / "own.toml"
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+
+
+def by_seed(folder: Path, results: Path, scores: dict[tuple[float, int], float]) -> None:
+    """All tries under seeds 1 and 2, with what validation people say by rate and seed."""
+    for cell in tried_cells(STUDY, "smoke", [1, 2], folder):
+        finish(cell, results, scores[float(f"{cell.recipe.training.learning_rate / 0.005:.3g}"), cell.seed])
+
+
+BY_SEED = {(0.5, 1): 0.6, (0.5, 2): 0.4, (1.0, 1): 0.3, (1.0, 2): 0.5, (2.0, 1): 0.1, (2.0, 2): 0.1}
+
+
+def test_the_mean_over_seeds_decides_for_all_runs(folder: Path, tmp_path: Path) -> None:
+    """By hand: 0.5 has a mean of 0.5, 1 has 0.4."""
+    change(folder, "rates = [0.5, 1.0, 1e30]", "rates = [0.5, 1.0, 2.0]\nseeds = 2")
+    by_seed(folder, tmp_path / "results", BY_SEED)
+    found = choices(STUDY, "smoke", tmp_path / "results", [1, 2, 3], folder)["fedpe"]
+    assert found.taken == {("fedpe", seed, ""): 0.5 for seed in (1, 2, 3)}
+    assert found.scores == {0.5: pytest.approx(0.5), 1.0: pytest.approx(0.4), 2.0: pytest.approx(0.1)}
+
+
+def test_runs_whose_people_change_parts_choose_alone(folder: Path, tmp_path: Path) -> None:
+    change(folder, "rates = [0.5, 1.0, 1e30]", "rates = [0.5, 1.0, 2.0]\nalone = true")
+    by_seed(folder, tmp_path / "results", BY_SEED)
+    found = choices(STUDY, "smoke", tmp_path / "results", [1, 2], folder)["fedpe"]
+    assert found.taken == {("fedpe", 1, ""): 0.5, ("fedpe", 2, ""): 1.0}
+    assert found.made
+    cells_of = {
+        c.seed: c for c in chosen_cells(STUDY, "smoke", [1, 2], tmp_path / "results", folder) if c.row == "fedpe"
+    }
+    assert {seed: cell.recipe.training.learning_rate for seed, cell in cells_of.items()} == {1: 0.0025, 2: 0.005}
+    page = contents(STUDY, "smoke", tmp_path / "results", folder)
+    assert [taken for _, _, taken in page["tries"][0][1]] == ["taken by 1 of 2", "taken by 1 of 2", ""]
+
+
+def test_nobody_who_chooses_for_a_run_is_tested_on_in_it() -> None:
+    """Runs choose together only where folds or names say who validates and who is tested, whatever the seed."""
+    together = 0
+    for name in list_studies():
+        for scale, tries in load_study(name).tries.items():
+            if scale == "smoke" or not tries.rates or tries.alone:
+                continue
+            together += 1
+            for cell in tried_cells(name, scale):
+                for part in (cell.recipe.partition.test, cell.recipe.partition.validation):
+                    groups = part if isinstance(part, tuple) else (part,)
+                    assert all(group.folds or group.names for group in groups), f"{name} at {scale} scale draws people"
+    assert together > 3
 
 
 def test_the_page_shows_the_tries_and_which_were_taken(folder: Path, tmp_path: Path) -> None:
@@ -147,18 +201,20 @@ def test_the_page_shows_the_tries_and_which_were_taken(folder: Path, tmp_path: P
     page = contents(STUDY, "smoke", tmp_path / "results", folder)
     heads = ("× 0.5", "as it is", "× 1e+30")
     assert page["tries"] == [
-        ("FedPE", [*zip(heads, ("60.00", "70.00", "diverged"), (False, True, False), strict=True)]),
-        ("FedGC", [*zip(heads, ("80.00", "70.00", "diverged"), (True, False, False), strict=True)]),
+        ("FedPE", [*zip(heads, ("60.00", "70.00", "diverged"), ("", "taken", ""), strict=True)]),
+        ("FedGC", [*zip(heads, ("80.00", "70.00", "diverged"), ("taken", "", ""), strict=True)]),
     ]
     text = write_study(STUDY, "smoke", tmp_path / "results", tmp_path / "page.html", folder).read_text()
     assert "Every row had 3 tries" in text
-    assert "<strong>80.00</strong> taken" in text
+    assert "<strong>80.00</strong>" in text
+    assert "<strong>70.00</strong>" in text
+    assert "<strong>60.00</strong>" not in text
     assert "A word on what else was tried." in text
 
 
 def test_a_run_that_diverges_is_a_finished_cell(folder: Path, tmp_path: Path) -> None:
     """Really trained: the largest rate ends without a model, and is not begun again."""
-    *_, last = tried_cells(STUDY, "smoke", folder)
+    *_, last = tried_cells(STUDY, "smoke", folder=folder)
     path = run_cell(last, tmp_path / "work", tmp_path / "results")
     content = json.loads(path.read_text())
     assert "training diverged" in content["diverged"] or "not finite" in content["diverged"]
@@ -174,14 +230,15 @@ def test_the_command_tries_first_and_runs_what_was_chosen(tmp_path: Path) -> Non
     asked = [word for row in rows for word in ("--row", row)] + ["--jobs", "1", "--work", str(tmp_path / "work")]
     done = CliRunner().invoke(app, ["study", "run", name, "--seeds", "2", *asked, *options])
     assert done.exit_code == 0, done.output
-    assert "3 learning rates tried for every row; tar@0.1 on validation people of seed 1 chose:" in done.output
+    assert "3 learning rates tried for every row under the first seed; validation people chose:" in done.output
     assert "central (tries not finished)" in done.output
     shown = json.loads(CliRunner().invoke(app, ["study", "report", name, "--json", *options]).output)
     made = choices(name, "smoke", tmp_path / "results")
     for row in rows:
         assert made[row].made
         best = max(score for score in made[row].scores.values() if score is not None)
-        assert shown["tries"][row]["tried"][str(shown["tries"][row]["rate"])] == best
+        (taken,) = [rate for rate, count in shown["tries"][row]["taken"].items() if count]
+        assert shown["tries"][row]["tried"][taken] == best
         assert {entry["seeds"] for entry in shown["rows"][row].values()} == {2}
 
 
@@ -190,7 +247,7 @@ def test_tries_without_validation_scores_or_by_an_unknown_one_are_refused(folder
     path = folder / "fedgc" / "own.toml"
     path.write_text(ROWS.replace('by = "tar@0.1"', 'by = "tar@0.2"'))
     with pytest.raises(FedVisageError, match=r"by 'tar@0.2': did you mean 'tar@0.1'"):
-        choices(STUDY, "smoke", tmp_path / "results", folder)
+        choices(STUDY, "smoke", tmp_path / "results", folder=folder)
     path.write_text(ROWS.replace('by = "tar@0.1"\n', ""))
     with pytest.raises(FedVisageError, match="does not say `by` what"):
         load_study(STUDY, folder)
@@ -198,4 +255,4 @@ def test_tries_without_validation_scores_or_by_an_unknown_one_are_refused(folder
     for result in (tmp_path / "results").glob("*.json"):
         result.write_text(json.dumps(json.loads(result.read_text()) | {"rounds": {}}))
     with pytest.raises(FedVisageError, match="no validation people were scored"):
-        choices(STUDY, "smoke", tmp_path / "results", folder)
+        choices(STUDY, "smoke", tmp_path / "results", folder=folder)
