@@ -206,7 +206,8 @@ def compute(
     """Images and operations of the whole run, and hours on each GPU, by who takes part in which phase."""
     public = sum(who.count or 0 for who in _several(recipe.partition.public)) * _each(recipe.partition, size)
     work, settings = recipe.training, recipe.federation
-    training, forward = public * recipe.pretrain.epochs, 0.0
+    before = public * recipe.pretrain.epochs
+    training, forward = before, 0.0
     trainers = dict[Crowd, None]()
     for phase in assembly.phases.values():
         for some in crowd:
@@ -235,5 +236,11 @@ def compute(
         "forward_images": round(forward),
         "operations": float(total),
         "utilisation": UTILISATION,
-        "gpu_hours": {name: total / (peak * 1e12 * UTILISATION) / 3600 for name, peak in GPUS.items()},
+        "gpu_hours": gpu_hours(total),
+        "pretraining": {"images": round(before), "gpu_hours": gpu_hours(once * PASSES * before)},
     }
+
+
+def gpu_hours(total: float) -> dict[str, float]:
+    """Hours that so many operations take on each GPU."""
+    return {name: total / (peak * 1e12 * UTILISATION) / 3600 for name, peak in GPUS.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,8 +24,9 @@ from fedvisage.core.parcel import (
 )
 from fedvisage.core.phase import VALIDATOR, Phase
 from fedvisage.core.weights import Weights
-from fedvisage.costs import compute, crowds, exchanges, pooled, set_size, taking_part, watch_pass
+from fedvisage.costs import GPUS, UTILISATION, compute, crowds, exchanges, pooled, set_size, taking_part, watch_pass
 from fedvisage.models import Backbone
+from fedvisage.studies import Cell, Study, cells, load_study
 
 FLOAT = 4
 
@@ -162,3 +164,62 @@ def _totals(wire: list[dict[str, Any]], times: Mapping[str, int]) -> dict[str, i
             totals[row["direction"]] += row["bytes"] * row["repeats"]
         totals["run"] += row["bytes"] * row["participants"] * times[row["phase"]]
     return totals
+
+
+def plan_study(name: str, scale: str, folder: Path | None = None) -> dict[str, Any]:
+    """What every row of a study costs under one seed, and all of them together.
+
+    A row that scores another row's run, such as its start, has the name of that row as `run_of` and trains nothing.
+    A row is `counted` for its runs without pre-training, which runs with the same start share.
+    """
+    study, found = load_study(name, folder), cells(name, scale, [1], folder)
+    different = _different(study, found)
+    plans = {key: make_plan(cell.recipe) for key, cell in different.items()}
+    rows = {}
+    for row in study.rows:
+        keys = list(dict.fromkeys(cell.key for cell in found if cell.row == row.name))
+        own = [plans[key] for key in keys if different[key].row == row.name]
+        run_of = "" if own else different[keys[0]].row
+        rows[row.name] = plans[keys[0]] | {"run_of": run_of, "counted": _counted(own)}
+    starts = {_start(cell.recipe): plans[key] for key, cell in different.items() if cell.recipe.pretrain.epochs}
+    known = all(plan["compute"] for plan in plans.values())
+    before = _added([plan["compute"]["pretraining"]["gpu_hours"] for plan in starts.values()]) if known else {}
+    counted = _counted(list(plans.values()))
+    return {
+        "study": name,
+        "scale": scale,
+        "tries": list(study.tries[scale].rates) if scale in study.tries else [],
+        "throughput": {"precision": "fp32", "peak_teraflops": dict(GPUS), "share": UTILISATION},
+        "rows": rows,
+        "pretraining": {"starts": len(starts), "gpu_hours": before},
+        "total": counted | {"gpu_hours": _added([counted["gpu_hours"], before]) if known else {}},
+    }
+
+
+def _different(study: Study, found: Sequence[Cell]) -> dict[str, Cell]:
+    """The cells that are trained, by key: of several, one whose row scores the model that its run ends with."""
+    of = {row.name: row.of for row in study.rows}
+    different: dict[str, Cell] = {}
+    for cell in sorted(found, key=lambda cell: bool(of[cell.row])):
+        different.setdefault(cell.key, cell)
+    return different
+
+
+def _start(recipe: Recipe) -> str:
+    """Everything that pre-training depends on."""
+    share = recipe.partition
+    people = (share.public, share.exclude, share.min_images, share.max_images)
+    return repr((recipe.seed, recipe.faces, recipe.backbone, recipe.pretrain, recipe.federation.batchnorm, people))
+
+
+def _counted(plans: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Runs, their bytes, and their hours after pre-training; no hours where those of one are not known."""
+    hours = dict[str, float]()
+    if all(plan["compute"] for plan in plans):
+        works = [plan["compute"] for plan in plans]
+        hours = _added([{gpu: w["gpu_hours"][gpu] - w["pretraining"]["gpu_hours"][gpu] for gpu in GPUS} for w in works])
+    return {"runs": len(plans), "bytes": sum(plan["totals"]["run"] for plan in plans), "gpu_hours": hours}
+
+
+def _added(hours: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {gpu: sum(of[gpu] for of in hours) for gpu in GPUS}

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 import torch
 from typer.testing import CliRunner
 
 from fedvisage.cli.main import app
+from fedvisage.cli.output import size
+from fedvisage.cli.plan import readable
 from fedvisage.config import Recipe, load_recipe
 from fedvisage.core.errors import FedVisageError
 from fedvisage.costs import GPUS, KNOWN, UTILISATION, operations
 from fedvisage.models import create_backbone
-from fedvisage.planning import make_plan
+from fedvisage.planning import make_plan, plan_study
 from fedvisage.studies import cells, list_studies, load_study
 
 PLANNED: set[str] = set()
@@ -156,10 +160,105 @@ def test_a_set_that_is_not_known_needs_its_size() -> None:
     assert isinstance(done.exception, FedVisageError)
 
 
+V100 = 15.7e12 * 0.35 * 3600
+"""Operations in an hour."""
+STUDY = """
+title = "Two methods and their start"
+source = "nobody"
+
+[[columns]]
+name = "accuracy"
+by.smoke.what = "synthetic faces"
+
+[scales.smoke]
+faces = { identities = 50, images_per_identity = 10 }
+partition = { public = 10, parties = 4, identities_per_party = 10, held_out = 0.0 }
+pretrain = { epochs = 3 }
+training = { epochs = 1 }
+federation = { rounds = 5 }
+
+[[rows]]
+name = "start"
+label = "Start"
+of = "start"
+
+[[rows]]
+name = "fedavg"
+label = "FedAvg"
+
+[[rows]]
+name = "fedprox"
+label = "FedProx"
+recipe.method.name = "fedprox"
+"""
+
+
+def test_a_studys_total_counts_every_run_and_every_start_once(tmp_path: Path) -> None:
+    """Two runs of 5 rounds over 4 parties with 100 images, after 3 epochs over 100 public images that both share."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "table.toml").write_text(STUDY)
+    plan = plan_study("mine/table", "smoke", tmp_path)
+    rows, total = plan["rows"], plan["total"]
+    assert {name: (row["run_of"], row["counted"]["runs"]) for name, row in rows.items()} == {
+        "start": ("fedavg", 0), "fedavg": ("", 1), "fedprox": ("", 1)
+    }  # fmt: skip
+    assert rows["start"]["counted"]["bytes"] == 0
+    assert total["runs"] == 2
+    assert total["bytes"] == rows["fedavg"]["totals"]["run"] + rows["fedprox"]["totals"]["run"]
+    step = 3 * rows["fedavg"]["compute"]["operations_per_image"]
+    assert rows["fedprox"]["counted"]["gpu_hours"]["V100"] == pytest.approx(step * 5 * 4 * 100 / V100)
+    assert plan["pretraining"]["starts"] == 1
+    assert plan["pretraining"]["gpu_hours"]["V100"] == pytest.approx(step * 3 * 100 / V100)
+    assert total["gpu_hours"]["V100"] == pytest.approx(step * (2 * 5 * 4 * 100 + 3 * 100) / V100)
+    assert plan["throughput"] == {"precision": "fp32", "peak_teraflops": GPUS, "share": 0.35}
+
+
+def test_the_total_of_fedgcs_table_5_is_twelve_runs_of_a_hundred_epochs() -> None:
+    """36 parties with 293 of 10,575 people each, of 494,414 images."""
+    images = 100 * 36 * 293 * 494_414 / 10_575
+    once = operations(create_backbone("ir-34", image_size=112, device=torch.device("meta")))
+    plan = plan_study("fedgc/table-5", "paper")
+    assert plan["total"]["runs"] == 12
+    assert plan["total"]["gpu_hours"]["V100"] == pytest.approx(12 * 3 * images * once / V100)
+
+
+def test_a_row_that_is_run_on_both_halves_counts_two_runs() -> None:
+    plan = plan_study("pfm-fv/figure-3", "paper")
+    (row,) = plan["rows"].values()
+    assert row["counted"]["runs"] == plan["total"]["runs"] == 2
+    assert row["counted"]["bytes"] == 2 * row["totals"]["run"]
+
+
+def test_hours_of_a_set_that_nobody_knows_are_left_open(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    unknown = STUDY.replace("identities = 50, images_per_identity = 10", 'source = "my-faces"')
+    (tmp_path / "mine" / "table.toml").write_text(unknown)
+    total = plan_study("mine/table", "smoke", tmp_path)["total"]
+    assert total["gpu_hours"] == {}
+    assert total["bytes"] > 0
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(6146.3, "6,150"), (999.6, "1,000"), (66.71, "66.7"), (8.987, "8.99"), (0.1234, "0.123"), (0, "0")],
+)
+def test_hours_are_shown_in_three_digits(value: float, shown: str) -> None:
+    assert readable(value) == shown
+    assert readable(1e-7) == "<0.001"
+    assert size(1687.7e12) == "1,687.7 TB"
+
+
 def test_the_command_plans_a_study() -> None:
-    done = CliRunner().invoke(app, ["study", "plan", "fedgc/table-4"])
+    done = CliRunner().invoke(app, ["study", "plan", "fedface/table-1"])
     assert done.exit_code == 0, done.output
-    assert "V100 hours" in done.output
-    plans = json.loads(CliRunner().invoke(app, ["study", "plan", "fedgc/table-4", "--json"]).output)
-    assert plans["fedgc"]["compute"]["data"]["people"] == KNOWN["casia-webface"].people
-    assert plans["fedgc"]["identities_per_party"] == 10_575 // 36
+    assert not re.search(r"[0-9]e[+-]?[0-9]", done.output), "no exponents"
+    plan = json.loads(CliRunner().invoke(app, ["study", "plan", "fedface/table-1", "--json"]).output)
+    start, total = (next(line for line in done.output.splitlines() if line.startswith(w)) for w in ("Base", "total"))
+    assert start.rstrip().endswith("-            -           -  shares the run of FedFace")
+    assert plan["rows"]["pre-trained"]["run_of"] == "fedface"
+    shown = [str(plan["total"]["runs"]), *size(plan["total"]["bytes"]).split()]
+    assert total.split() == ["total", *shown, readable(plan["total"]["gpu_hours"]["V100"])]
+    assert "a V100 at 5.5 teraflop/s, 35% of the 15.7 of its data sheet (fp32)" in done.output
+    casia = json.loads(CliRunner().invoke(app, ["study", "plan", "fedgc/table-4", "--json"]).output)["rows"]["fedgc"]
+    assert casia["compute"]["data"]["people"] == KNOWN["casia-webface"].people
+    assert casia["identities_per_party"] == 10_575 // 36

@@ -54,7 +54,7 @@ def size(count: float) -> str:
         if abs(count) < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1000
-    return f"{count:.1f} TB"
+    return f"{count:,.1f} TB"
 
 
 @contextmanager
