@@ -26,6 +26,7 @@ from fedvisage.cli.output import Json, show_json, show_table
 from fedvisage.cli.plan import show_study
 from fedvisage.core.errors import FedVisageError
 from fedvisage.planning import plan_study
+from fedvisage.report.words import listed
 from fedvisage.studies import (
     Cell,
     Entry,
@@ -51,7 +52,8 @@ from fedvisage.studies import (
     uneven,
     write_study,
 )
-from fedvisage.studies.running import left_out
+from fedvisage.studies.drawn import DRAWN, LAPTOP
+from fedvisage.studies.running import absent_sets, data_root, left_out
 
 COLUMNS = 5
 """Of a study side by side in a terminal, each with the paper's; a wider table is cut."""
@@ -59,7 +61,7 @@ COLUMNS = 5
 app = typer.Typer(no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(help="A study, such as fedgc/table-5.")]
-Scale = Annotated[str, typer.Option(help="laptop, paper, smoke for a few steps; some have trained.")]
+Scale = Annotated[str, typer.Option(help="laptop, synthetic, paper, or smoke for a few steps; some have trained.")]
 Seeds = Annotated[int, typer.Option(min=1, help="Seeds 1 to this many.")]
 Results = Annotated[Path | None, typer.Option(help="Folder of finished cells; studies/results by default.")]
 
@@ -92,30 +94,44 @@ def run_command(
     if unknown:
         raise FedVisageError(f"study '{names[0]}' has no row '{min(unknown)}'")
     lost = {(name, row.name) for name in names for row in load_study(name).rows if row.diverges(scale)}
-    place = Place(work, results or results_home(), data)
+    place, numbers = Place(work, results or results_home(), data), range(1, seeds + 1)
 
     def asked(found: Iterable[Cell]) -> list[Cell]:
         return [c for c in found if (c.row in rows if rows else (c.study, c.row) not in lost)]
 
     def work_through(found: Iterable[Cell]) -> None:
-        chosen = asked(found)
-        with CellBars(chosen, quiet=as_json) as bars:
-            run_cells(chosen, place, jobs, bars.tell)
+        to_run = asked(found)
+        with CellBars(to_run, quiet=as_json) as bars:
+            run_cells(to_run, place, jobs, bars.tell)
 
-    numbers = range(1, seeds + 1)
-    tried = [cell for name in names for cell in tried_cells(name, scale, numbers)]
-    tell_left_out(asked(cell for name in names for cell in chosen_cells(name, scale, numbers, place.results)), place)
+    def chosen() -> list[Cell]:
+        return asked(cell for name in names for cell in chosen_cells(name, at[name], numbers, place.results))
+
+    at = {name: _at_hand(name, scale, numbers, place) for name in names}
+    tried = [cell for name in names for cell in tried_cells(name, at[name], numbers)]
+    tell_left_out(chosen(), place)
     if tried:
         work_through(tried)
-    work_through(cell for name in names for cell in chosen_cells(name, scale, numbers, place.results))
-    written = {name: write_study(name, scale, place.results, page_path(name, scale, work)) for name in names}
+    work_through(chosen())
+    written = {name: write_study(name, at[name], place.results, page_path(name, at[name], work)) for name in names}
     if as_json:
-        tables = [as_table(name, scale, place.results) | {"page": str(page)} for name, page in written.items()]
+        tables = [as_table(name, at[name], place.results) | {"page": str(page)} for name, page in written.items()]
         show_json(tables[0] if len(tables) == 1 else tables)
         return
     for name, page in written.items():
-        _show(name, scale, place.results)
+        _show(name, at[name], place.results)
         print(f"page: {page}")
+
+
+def _at_hand(name: str, scale: str, seeds: Sequence[int], place: Place) -> str:
+    """The scale, or `synthetic` where real faces would be trained on that are not there."""
+    absent = absent_sets(chosen_cells(name, scale, seeds, place.results), place.results, place.data)
+    if scale != LAPTOP or not absent:
+        return scale
+    where = place.data or data_root()
+    said = f"no {listed(absent)} in {where} (--data or FEDVISAGE_DATA says where)"
+    typer.echo(f"{name}: {said}: drawn people stand in, at scale {DRAWN}", err=True)
+    return DRAWN
 
 
 def tell_left_out(chosen: Sequence[Cell], place: Place) -> None:

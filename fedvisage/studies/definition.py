@@ -10,10 +10,11 @@ from pydantic import Field
 
 from fedvisage.config import Section, read_toml, validated
 from fedvisage.core.errors import FedVisageError, nearest
+from fedvisage.studies.drawn import DRAWN, LAPTOP, with_drawn_people
 
 TEST = "test"
 TRAINING = "training"
-SCALES = ("laptop", "trained", "paper", "smoke")
+SCALES = (LAPTOP, "trained", "paper", DRAWN, "smoke")
 BASE = "_base.toml"
 """Beside the studies of a paper: what they have in common."""
 
@@ -245,7 +246,7 @@ def load_study(name: str, folder: Path | None = None) -> Study:
     table = merged(read_toml(base) if base.exists() else {}, read_toml(path))
     left_out = table.get("leaves_out", ())
     table["scales"] = {scale: own for scale, own in table.get("scales", {}).items() if scale not in left_out}
-    study = validated(Study, table, f"study '{name}'")
+    study = validated(Study, with_drawn_people(table), f"study '{name}'")
     tables = (
         study.scales,
         study.tries,

@@ -39,6 +39,7 @@ from fedvisage.runfolder import environment
 from fedvisage.scoring import headline
 from fedvisage.studies.cells import Cell
 from fedvisage.studies.definition import TEST, TRAINING, Measure, Study, load_study
+from fedvisage.studies.drawn import PLANS, PREFIX, draw_set, set_name
 from fedvisage.studies.people import pack, people_digest, test_influences
 from fedvisage.studies.standins import add_lists
 from fedvisage.studies.weightings import KINDS, SEARCHED, kept_weighting
@@ -204,6 +205,18 @@ def _tells_people(measure: Measure) -> bool:
     )
 
 
+def absent_sets(cells: Iterable[Cell], results: Path, data: Path | None = None) -> list[str]:
+    """Face sets that cells would train on and that are not at the data root; of finished cells none."""
+    needed: set[str] = set()
+    for cell in cells:
+        sources = cell.recipe.faces.source
+        names = {set_name(one) for one in ((sources,) if isinstance(sources, str) else sources)}
+        absent = {name for name in names & PLANS.keys() if not ((data or data_root()) / name).is_dir()}
+        if absent and cell.finished(results) is None:
+            needed |= absent
+    return sorted(needed)
+
+
 def left_out(cells: Iterable[Cell], results: Path, data: Path | None = None) -> dict[str, str]:
     """By column: the face set that is not at hand, so that cells which are not scored on it yet leave it open."""
     found: dict[str, str] = {}
@@ -229,7 +242,8 @@ def _is_at_hand(measure: Measure, data: Path) -> bool:
     if not measure.data:
         return True
     name = measure.data.partition(":")[0].partition("+")[0]
-    return (data / name[1:] if name.startswith("@") else Path(measure.data)).exists()
+    drawn = name.startswith(f"@{PREFIX}")
+    return drawn or (data / name[1:] if name.startswith("@") else Path(measure.data)).exists()
 
 
 def _add_own(
@@ -329,24 +343,29 @@ def _located(source: str, size: int, imported: Path, data: Path) -> str:
     size = int(own) if own.isdecimal() else size
     name, _, bounds = who.partition(":")
     name, _, standin = name.partition("+")
-    folder = imported / str(size) / f"{standin}{bounds}" / name
+    drawn = name.startswith(PREFIX)
+    name = name.removeprefix(PREFIX)
+    folder = imported / ("drawn" if drawn else "") / str(size) / f"{standin}{bounds}" / name
     folder.parent.mkdir(parents=True, exist_ok=True)
     with _alone(folder.with_name(f"{name}.lock")):
         if not (folder / "faces.json").exists():
-            _import(data / name, size, bounds, folder)
+            _import(data / name, size, bounds, folder, drawn)
         if standin and standin not in list_names(folder):
             add_lists(folder, standin)
     return str(folder)
 
 
-def _import(source: Path, size: int, bounds: str, folder: Path) -> None:
+def _import(source: Path, size: int, bounds: str, folder: Path, drawn: bool) -> None:
+    least, _, most = bounds.partition("-")
     if source.name.startswith(SYNTHETIC):
         _make(source.name.removeprefix(SYNTHETIC), size, folder)
+        return
+    if drawn:
+        draw_set(source.name, size, int(least or 1), int(most) if most else None, folder)
         return
     if not source.is_dir():
         where = f"{source.parent}: say where it is with --data, or in FEDVISAGE_DATA"
         raise FedVisageError(f"no face set '{source.name}' in {where}")
-    least, _, most = bounds.partition("-")
     kind, found = read_source(source, None, None, {})
     people = Selection(size, "array", int(least or 1), int(most) if most else None)
     write_source(found, folder, Report(source.name, kind), people)
