@@ -89,7 +89,8 @@ DomainLists = Annotated[
 @app.command("import")
 def import_command(
     source: Annotated[Path, typer.Argument(help="A folder, zip archive, .rec, .bin, .csv or .parquet file.")],
-    out: Annotated[Path, typer.Option(help="Folder to write.")],
+    out: Annotated[Path | None, typer.Option(help="Folder to write.")] = None,
+    into: Annotated[Path | None, typer.Option(help="Where it goes instead, under its own name.")] = None,
     kind: FormatName = None,
     size: Annotated[int | None, typer.Option(min=16, max=1024, help="Crop to a square and scale to this.")] = None,
     store: Annotated[Literal["records", "array"], typer.Option(help="Encoded images, or pixels.")] = "records",
@@ -101,19 +102,38 @@ def import_command(
     threads: Annotated[int, typer.Option(min=0, help="0 for one per core.")] = 0,
     as_json: Json = False,
 ) -> None:
-    """Bring a data set in: images, people and the lists of its protocol, with a report of what was left out."""
-    _refuse_used(out)
-    name, found = read_source(source, kind, pairs, dict(_domain(text) for text in domains or []))
+    """Bring a data set in: images, people and the lists of its protocol, with a report of what was left out.
+
+    With --format bin and --into, all verification sets of a folder, each to a folder of its own: cfp_fp.bin to cfp-fp.
+    """
     excluded = frozenset(read_names(str(exclude))) if exclude else frozenset()
     chosen = Selection(size, store, min_images, max_images, excluded, threads)
-    with progress("images", len(found), as_json) as step:
-        report = write_source(found, out, Report(str(source), name), chosen, step)
+    reports = {}
+    for folder, one in _targets(source, kind, out, into).items():
+        name, found = read_source(one, kind, pairs, dict(_domain(text) for text in domains or []))
+        with progress("images", len(found), as_json) as step:
+            report = write_source(found, folder, Report(str(one), name), chosen, step)
+        reports[folder.name] = report.table()
+        if not as_json:
+            print("\n".join(report.lines()))
+            print(f"{report.images:,} images of {report.identities:,} people in {folder}")
     if as_json:
-        show_json(report.table())
-        return
-    for line in report.lines():
-        print(line)
-    print(f"{report.images:,} images of {report.identities:,} people in {out}")
+        show_json(reports if into else report.table())
+
+
+def _targets(source: Path, kind: str | None, out: Path | None, into: Path | None) -> dict[Path, Path]:
+    """By the folder to write, which must be unused: what goes there."""
+    if (out is None) == (into is None):
+        raise FedVisageError("say either --out, the folder to write, or --into, where it goes under its own name")
+    sets = [source] if out or kind != "bin" or source.is_file() else sorted(source.glob("*.bin"))
+    if not sets:
+        raise FedVisageError(f"there are no .bin files in {source}")
+    targets = {out or (into or Path()) / one.with_suffix("").name.replace("_", "-"): one for one in sets}
+    if len(targets) < len(sets):
+        raise FedVisageError(f"two files in {source} have one name: import them one by one")
+    for folder in targets:
+        _refuse_used(folder)
+    return targets
 
 
 @app.command("inspect")

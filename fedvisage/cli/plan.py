@@ -85,8 +85,8 @@ def show_study(study: Study, plan: Mapping[str, Any]) -> None:
     show_table(["", *heads, f"{GPU} hours", ""], rows)
     peak, share = plan["throughput"]["peak_teraflops"][GPU], plan["throughput"]["share"]
     print(
-        f"\nhours: an estimate for a {GPU} at {share * peak:.1f} teraflop/s, {share:.0%} of the {peak} of its data sheet "
-        "(fp32); scale them to what yours reaches; `--json` has other GPUs and counts"
+        f"\nhours: an estimate for a {GPU} at {share * peak:.1f} teraflop/s, {share:.0%} of the {peak} of its data "
+        "sheet (fp32); scale them to what yours reaches; `--json` has other GPUs and counts"
     )
 
 
