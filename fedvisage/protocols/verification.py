@@ -80,23 +80,20 @@ def on_pairs(data: Data, name: str, subject: Subject, options: Options, fars: tu
         "eer": eer(genuine, impostor),
         "auc": auc(genuine, impostor),
     }
-    labels = data.faces.labels
+    who = data.faces.labels[left], data.faces.labels[right]
+    told = np.array_equal(who[0] == who[1], same)
     if options.curves:
         result.details |= _curves(genuine, impostor)
     if options.resamples:
-        who = labels[left], labels[right]
-        if ((who[0] == who[1]) != same).any():
+        if not told:
             raise FedVisageError(f"{data.folder} does not say whose images they are: no intervals over people")
         rng = Streams(options.seed).numpy("resamples")
         found = bootstrap_accuracy(a, b, *who, rng, folds=folds, rule=options.rule, resamples=options.resamples)
         result.interval("accuracy", found)
-    if options.influence:
+    if options.influence and told:
         people = len(data.faces.names)
-        scored = listed_pairs(score, labels[left], labels[right], people)
-        result.influence = _tar_influences(scored, fars, result)
-        result.influence["accuracy"] = accuracy_influence(
-            a, b, labels[left], labels[right], people, folds, options.rule
-        )
+        result.influence = _tar_influences(listed_pairs(score, *who, people), fars, result)
+        result.influence["accuracy"] = accuracy_influence(a, b, *who, people, folds, options.rule)
     if options.rule != "insightface":
         result.note(f"accuracy by the rule '{options.rule}'")
     if options.convention != "exact":

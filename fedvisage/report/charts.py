@@ -110,6 +110,10 @@ def _whisker(group: Element, ends: Sequence[float], y: float) -> None:
         add(group, "line", x1=end, x2=end, y1=y - 4, y2=y + 4, kind="stroke whisker")
 
 
+SMALL = 2
+"""Bars up to this long, such as cosines and losses, are told to the second decimal."""
+
+
 @dataclass(frozen=True)
 class Bar:
     """A row of the bar chart, in percent or in points."""
@@ -124,6 +128,7 @@ def bar_chart(bars: Sequence[Bar], label: str, description: str, points: bool = 
     """Horizontal bars from nought with their spread as whiskers; `points` for differences, which may be negative."""
     ends = [end for bar in bars for end in (bar.value - (bar.spread or 0), bar.value + (bar.spread or 0))]
     ticks = drawing.nice_ticks(min(0.0, *ends), max(0.0, *ends))
+    digits = 1 if max(map(abs, ends)) > SMALL else 2
     tops = _tops([bar.label for bar in bars])
     bottom = tops.pop() + 6
     root = drawing.figure(bottom + 42, description)
@@ -131,15 +136,15 @@ def bar_chart(bars: Sequence[Bar], label: str, description: str, points: bool = 
     for tick in ticks:
         add(root, "line", x1=scale(tick), x2=scale(tick), y1=TOP, y2=bottom, kind="grid")
     for bar, top in zip(bars, tops, strict=True):
-        _bar_row(root, bar, scale, top, points)
+        _bar_row(root, bar, scale, top, points, digits)
     add(root, "line", x1=scale(0), x2=scale(0), y1=TOP, y2=bottom, kind="axis")
     drawing.horizontal_axis(root, scale, ticks, bottom, label, short_number)
     return drawing.markup(root)
 
 
-def _bar_row(root: Element, bar: Bar, scale: Scale, top: float, points: bool) -> None:
-    value = f"{bar.value:+.1f}".replace("-", "−") if points else f"{bar.value:.1f}"
-    value += f" ± {bar.spread:.1f}" if bar.spread is not None else ""
+def _bar_row(root: Element, bar: Bar, scale: Scale, top: float, points: bool, digits: int) -> None:
+    value = f"{bar.value:+.{digits}f}".replace("-", "−") if points else f"{bar.value:.{digits}f}"
+    value += f" ± {bar.spread:.{digits}f}" if bar.spread is not None else ""
     group = add(root, "g", kind=bar.tone)
     add(group, "title", f"{bar.label}: {value}")
     y = _head(group, bar.label, value, top)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from fedvisage.report.words import plural
 from fedvisage.studies.definition import TEST, Column, Measure, Row, Study
-from fedvisage.studies.people import unpack
+from fedvisage.studies.people import NOBODY, unpack
 
 Results = Mapping[str, Sequence[Mapping[str, Any]]]
 """Finished cells by row."""
@@ -236,7 +236,7 @@ def _people_noise(
     seeds = [seed for seed, _ in pairs]
     for (seed, _), pair in pairs.items():
         kept = [result.get("people", {}).get(key) for result in pair]
-        if not kept[0] or not kept[1] or kept[0]["set"] != kept[1]["set"]:
+        if NOBODY in kept or not kept[0] or not kept[1] or kept[0]["set"] != kept[1]["set"]:
             return None, 0, 0
         who, (high, low) = kept[0]["set"], map(unpack, kept)
         if len({len(high), len(low), len(moved.get(who, high))}) > 1:

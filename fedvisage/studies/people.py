@@ -27,6 +27,10 @@ UNIT = 1e-6
 """Influences are kept as whole multiples of this."""
 
 
+NOBODY = {"set": "", "influence": ""}
+"""Of a set that does not say whose images they are."""
+
+
 def pack(influence: Floats, who: str) -> dict[str, Any]:
     """Influences as they are written into a cell: whose set of people it is, and a whole number per person."""
     whole = np.rint(influence / UNIT).astype(np.int64)

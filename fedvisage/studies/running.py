@@ -40,7 +40,7 @@ from fedvisage.scoring import headline
 from fedvisage.studies.cells import Cell
 from fedvisage.studies.definition import TEST, TRAINING, Measure, Study, load_study
 from fedvisage.studies.drawn import PLANS, PREFIX, draw_set, set_name
-from fedvisage.studies.people import pack, people_digest, test_influences
+from fedvisage.studies.people import NOBODY, pack, people_digest, test_influences
 from fedvisage.studies.standins import add_lists
 from fedvisage.studies.weightings import KINDS, SEARCHED, kept_weighting
 
@@ -273,6 +273,8 @@ def _add(result: dict[str, Any], measure: Measure, folder: Path, recipe: Recipe,
     if measure.metric in found.influence:
         digest = people_digest(found.people or data.faces.names)
         result.setdefault("people", {})[measure.key] = pack(found.influence[measure.metric], digest)
+    elif _tells_people(measure):
+        result.setdefault("people", {})[measure.key] = NOBODY
 
 
 def _last_loss(folder: Path, group: str) -> float | None:
