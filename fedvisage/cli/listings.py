@@ -40,7 +40,7 @@ def methods_command(
     if measure_to is not None:
         if unknown := set(only or ()) - set(compared()):
             raise FedVisageError(f"no row '{min(unknown)}': {nearest(min(unknown), compared())}")
-        figures = measure(only or (), lambda name: print(name, flush=True))
+        figures = measure(only or (), lambda name: print(name, flush=True), repeats=3)
         if only:
             figures = read_measured(measure_to) | {name: figures[name] for name in only}
         text = ",\n".join(f" {json.dumps(name)}: {json.dumps(numbers)}" for name, numbers in sorted(figures.items()))
