@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from fedvisage.studies import Claim, Column, Measure, Ordering, Row, Study, agreement, orderings, table, uneven
+from fedvisage.studies.definition import Tries
 
 
 def result(seed: int, score: float, validation: list[float], test: list[float]) -> dict[str, Any]:
@@ -40,6 +41,16 @@ def test_the_table_has_mean_spread_and_the_round_that_validation_people_chose() 
     assert entry.mean == pytest.approx(60.0)
     assert entry.spread == pytest.approx(math.sqrt(2) * 10)
     assert entry.chosen == pytest.approx((40 + 60) / 2)
+
+
+def test_one_round_is_chosen_for_all_columns_where_the_study_says_by_what() -> None:
+    """By hand: accuracy likes round 0 best, the rate that chooses round 1."""
+    study = STUDY.model_copy(update={"tries": {"laptop": Tries(by="tar@0.1")}})
+    own = result(1, 0.5, [0.9, 0.1], [0.3, 0.4])
+    for row, rate in zip(own["rounds"]["validation"], (0.2, 0.8), strict=True):
+        row["tar@0.1"] = rate
+    assert table(STUDY, "laptop", {"a": [own]})["a"]["LFW"].chosen == pytest.approx(30)
+    assert table(study, "laptop", {"a": [own]})["a"]["LFW"].chosen == pytest.approx(40)
 
 
 def test_what_the_data_could_not_tell_in_some_seed_is_left_out_of_the_mean() -> None:

@@ -285,3 +285,40 @@ def test_a_row_that_diverges_says_so_and_is_run_only_when_asked_for(made_up: Mak
     assert last[1:3] == ["97.42", "diverged"]
     assert "6 of 6" in page.text, "nobody waits for its cells"
     assert not load_study("fedgc/table-2").rows[2].diverges("paper")
+
+
+def test_errata_are_marked_and_a_misprint_is_not_compared(made_up: Make) -> None:
+    rows = {"softmax-central": 0.8, "softmax-fedpe": 0.7, "softmax-fixed": 0.75}
+    page = page_of("fedgc/table-5", made_up("fedgc/table-5", rows))
+    shown = {row[0]: row[1] for row in page.tables["The paper's numbers and ours"][2:]}
+    assert {label.split(" *")[0].rstrip(): number for label, number in shown.items() if "*" in number} == {
+        "softmax, central": "99.84*",
+        "softmax, FedPE + fixed": "96.11*",
+    }
+    assert "a misprint, not compared" in page.text
+    assert len(page.tables["Orderings"][1:]) == 1, "of three pairs, two are with the misprint"
+
+
+def test_the_page_says_where_ours_differ_at_its_scale_and_why(made_up: Make) -> None:
+    results = made_up("fedface/table-1", {"fedavg": 0.8, "random-fixed": 0.7})
+    page = page_of("fedface/table-1", results)
+    assert "Where ours differ, and why" in page.text
+    said = load_study("fedface/table-1").disagreements
+    assert said["laptop"][0][:60] in page.text
+    assert said["trained"][0][:60] not in page.text
+
+
+def test_a_study_of_our_own_does_not_speak_for_a_paper(made_up: Make) -> None:
+    page = page_of("combined/table", made_up("combined/table", {"combined": 0.8, "fedfr": 0.7}))
+    assert "Which of the expected orderings hold" in page.text
+    assert "The paper says" not in page.text
+
+
+def test_cells_without_every_score_do_not_count_as_finished(made_up: Make) -> None:
+    results = made_up("fedgc/table-4", {"fedpe": 0.70})
+    assert "3 of 27" in page_of("fedgc/table-4", results).text
+    for path in results.glob("*.json"):
+        content = json.loads(path.read_text())
+        del content["scores"]["test accuracy"]
+        path.write_text(json.dumps(content))
+    assert "0 of 27" in page_of("fedgc/table-4", results).text
