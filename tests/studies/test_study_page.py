@@ -113,7 +113,7 @@ def test_where_rows_have_unequal_numbers_of_seeds_each_says_how_many(made_up: Ma
     said = "Not all are means of as many seeds. 1 seed: all public images and t_HN = 0.4. 3 seeds: t_HN = 0.5."
     assert said in page.text
     asked = ["study", "report", "fedfr/figure-3", "--results", str(results), "--out", str(tmp_path / "page.html")]
-    assert "80.40 ± 0.20, 3 seeds" in " ".join(CliRunner().invoke(app, asked).output.split())
+    assert "80.40 ± 0.20 (82.00), 3 seeds" in " ".join(CliRunner().invoke(app, asked).output.split())
 
 
 def test_where_neither_people_nor_seeds_tell_the_sentence_says_so(made_up: Make) -> None:
@@ -132,7 +132,7 @@ def test_where_they_have_as_many_nothing_is_said(made_up: Make) -> None:
 def test_only_columns_with_a_chosen_round_have_a_column_for_it(made_up: Make) -> None:
     page = page_of("fedgc/table-4", made_up("fedgc/table-4", SCORES))
     kinds = page.tables["The paper's numbers and ours"][1]
-    assert kinds == ["ours", "chosen", "ours", "ours", "ours"], "of TAR, actors and ORL validation people say nothing"
+    assert kinds == ["ours", "chosen", "ours", "chosen", "ours", "ours"], "of actors and ORL validation people say nothing"
     assert "No round was chosen" not in page.text
 
 
