@@ -132,7 +132,7 @@ def test_where_they_have_as_many_nothing_is_said(made_up: Make) -> None:
 def test_only_columns_with_a_chosen_round_have_a_column_for_it(made_up: Make) -> None:
     page = page_of("fedgc/table-4", made_up("fedgc/table-4", SCORES))
     kinds = page.tables["The paper's numbers and ours"][1]
-    assert kinds == ["ours", "chosen", "ours", "chosen", "ours", "ours"], "of actors and ORL validation people say nothing"
+    assert kinds == ["ours", "chosen", "ours", "chosen", "ours", "ours"], "of actors and ORL nobody is asked on the way"
     assert "No round was chosen" not in page.text
 
 
