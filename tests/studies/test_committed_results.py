@@ -1,0 +1,39 @@
+"""The finished cells of the repository: all of them are some study's, and none that a page shows is missing."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedvisage.studies import Cell, cells, chosen_cells, list_studies, load_study, results_home, tried_cells
+
+MAIN = ("fedfr/table-1", "fedgc/table-5", "fedface/table-1", "feduda/table-2", "feduda/table-3", "pfm-fv/figure-4a")
+SEEDS = (1, 2, 3)
+STUDIES = [
+    (name, scale) for name in list_studies() for scale in ("laptop", "trained") if scale in load_study(name).scales
+]
+
+
+def lacking(cell: Cell) -> list[str]:
+    """The scores of a cell that its study shows and the repository does not have."""
+    found = cell.finished(results_home())
+    wanted = {measure.key for measure in load_study(cell.study).measures(cell.scale, cell.row).values()}
+    if found is None:
+        return ["all of them"]
+    return [] if found.get("diverged") else sorted(wanted - found["scores"].keys())
+
+
+@pytest.mark.parametrize(("name", "scale"), STUDIES, ids=lambda part: part)
+def test_every_study_has_results_on_real_faces(name: str, scale: str) -> None:
+    """Main tables over three seeds with all their tries, the others over one at least."""
+    seeds = SEEDS if name in MAIN else SEEDS[:1]
+    lost = {row.name for row in load_study(name).rows if row.diverges(scale)}
+    asked = [*tried_cells(name, scale, seeds), *chosen_cells(name, scale, seeds, results_home())]
+    open_ = {(cell.row, cell.seed, cell.variant): lacking(cell) for cell in asked if cell.row not in lost}
+    assert {run: scores for run, scores in open_.items() if scores} == {}
+
+
+def test_every_result_is_a_cell_of_some_study() -> None:
+    known = {cell.key for name, scale in STUDIES for cell in cells(name, scale, SEEDS)}
+    known |= {cell.key for name, scale in STUDIES for cell in tried_cells(name, scale, SEEDS)}
+    known |= {cell.key for name, scale in STUDIES for cell in chosen_cells(name, scale, SEEDS, results_home())}
+    assert {path.stem for path in results_home().glob("*.json")} - known == set()
