@@ -149,7 +149,8 @@ def test_a_file_crosses_the_link_as_its_descriptor(tmp_path: Path) -> None:
 
 
 def test_a_failure_is_one_line_and_no_traceback() -> None:
-    assert reason_of(FedVisageError("first\nsecond")) == "first"
+    assert reason_of(FedVisageError("first\nsecond")) == "first second"
+    assert reason_of(OSError("first\nsecond")) == "OSError: first"
     assert reason_of(ValueError("x" * 9999)).startswith("ValueError: xxx")
     assert len(reason_of(ValueError("x" * 9999))) == 500
     assert reason_of(KeyboardInterrupt()) == "KeyboardInterrupt: "
