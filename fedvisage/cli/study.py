@@ -107,7 +107,9 @@ def run_command(
     def chosen() -> list[Cell]:
         return asked(cell for name in names for cell in chosen_cells(name, at[name], numbers, place.results))
 
-    at = {name: _at_hand(name, scale, numbers, place) for name in names}
+    at = dict.fromkeys(names, scale)
+    wanted = chosen() if scale == LAPTOP else []
+    at |= {name: DRAWN for name in names if _is_absent(name, wanted, place)}
     tried = [cell for name in names for cell in tried_cells(name, at[name], numbers)]
     tell_left_out(chosen(), place)
     if tried:
@@ -123,15 +125,13 @@ def run_command(
         print(f"page: {page}")
 
 
-def _at_hand(name: str, scale: str, seeds: Sequence[int], place: Place) -> str:
-    """The scale, or `synthetic` where real faces would be trained on that are not there."""
-    absent = absent_sets(chosen_cells(name, scale, seeds, place.results), place.results, place.data)
-    if scale != LAPTOP or not absent:
-        return scale
-    where = place.data or data_root()
-    said = f"no {listed(absent)} in {where} (--data or FEDVISAGE_DATA says where)"
-    typer.echo(f"{name}: {said}: drawn people stand in, at scale {DRAWN}", err=True)
-    return DRAWN
+def _is_absent(name: str, chosen: Sequence[Cell], place: Place) -> bool:
+    """Whether cells of a study would train on real faces that are not there, which is said."""
+    absent = absent_sets([cell for cell in chosen if cell.study == name], place.results, place.data)
+    if absent:
+        said = f"no {listed(absent)} in {place.data or data_root()} (--data or FEDVISAGE_DATA says where)"
+        typer.echo(f"{name}: {said}: drawn people stand in, at scale {DRAWN}", err=True)
+    return bool(absent)
 
 
 def tell_left_out(chosen: Sequence[Cell], place: Place) -> None:

@@ -97,7 +97,8 @@ def test_without_real_faces_a_laptop_study_runs_on_drawn_people(nothing: list[st
     assert all(0 < score["mean"] < 100 for score in shown["rows"]["private-1"].values())
 
 
-def test_finished_cells_are_shown_without_real_faces(nothing: list[str]) -> None:
-    done = CliRunner().invoke(app, ["study", "run", "fedface/figure-4", "--work", nothing[3], "--json"])
+@pytest.mark.parametrize("name", ["fedface/figure-4", "fedgc/table-2"], ids=["all rows", "but a row that diverges"])
+def test_finished_cells_are_shown_without_real_faces(name: str, nothing: list[str]) -> None:
+    done = CliRunner().invoke(app, ["study", "run", name, "--work", nothing[3], "--json"])
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["scale"] == LAPTOP
