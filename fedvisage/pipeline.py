@@ -159,8 +159,7 @@ class _Run:
 
     def _open_tests(self) -> None:
         self.test = self._people(self.partition.test)
-        judges = self._people(self.partition.judging, lenient=True)
-        self.validation = self._people(self.partition.validation) or judges
+        self.validation = self._people(self.partition.validation) or self._people(self.partition.judging, lenient=True)
 
     def _methods(self) -> list[Method]:
         """The recipe's method and those it is compared with."""
