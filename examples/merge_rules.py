@@ -25,7 +25,7 @@ from fedvisage.core.randomness import Streams
 from fedvisage.deploy.shares import draw
 from fedvisage.faces.faceset import Faces
 from fedvisage.studies import cells
-from fedvisage.studies.running import data_root, located
+from fedvisage.studies.sets import data_root, located
 from fedvisage.training import embed_images
 
 Labels = NDArray[np.int64]

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from fedvisage.config import Recipe, load_recipe
     from fedvisage.core.errors import FedVisageError
     from fedvisage.models import load_model
-    from fedvisage.pipeline import RunResult, run
+    from fedvisage.pipeline import run
+    from fedvisage.runfolder import RunResult
 else:
     __getattr__ = lazily(
         __name__,
@@ -20,7 +21,8 @@ else:
             **dict.fromkeys(("Recipe", "load_recipe"), "fedvisage.config"),
             "FedVisageError": "fedvisage.core.errors",
             "load_model": "fedvisage.models",
-            **dict.fromkeys(("RunResult", "run"), "fedvisage.pipeline"),
+            "RunResult": "fedvisage.runfolder",
+            "run": "fedvisage.pipeline",
         },
     )
 

@@ -6,11 +6,10 @@ Every stage leaves its result in the run folder and is skipped when the run is r
 from __future__ import annotations
 
 import json
-import math
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -33,6 +32,7 @@ from fedvisage.build import (
     reset_counters,
     resolve,
 )
+from fedvisage.chosen import Chooser
 from fedvisage.classmap import write_map
 from fedvisage.config import Federation as FederationSettings
 from fedvisage.config import Recipe, load_recipe
@@ -51,39 +51,12 @@ from fedvisage.federation import Event, Federation, Observe, StateStore, Transpo
 from fedvisage.methods.fedavg import EMBEDDINGS, FedAvg, mean_embeddings
 from fedvisage.models import load_model, personalised, save_model
 from fedvisage.report import write_report
-from fedvisage.runfolder import prepare_folder, refuse_recipe_inside, set_aside
+from fedvisage.runfolder import RunResult, prepare_folder, refuse_recipe_inside, set_aside
 from fedvisage.scoring import Score, TestSet, headline, mean_score, open_test
-from fedvisage.training import choose_device
+from fedvisage.training import choose_device, threads
 
 Watch = Callable[[Event], None]
 EVALUATION = "evaluation.json"
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """Where the run is and what it scored."""
-
-    folder: Path
-    scores: Mapping[str, Score]
-    """Per model (`start`, the method, each comparison): `accuracy`, `accuracy_std`, `tar` by FAR, and so on."""
-
-    @property
-    def model_path(self) -> Path:
-        """The federated model."""
-        return self.folder / "model.safetensors"
-
-    @property
-    def report_path(self) -> Path:
-        """The report page."""
-        return self.folder / "report.html"
-
-    def __str__(self) -> str:
-        fars = sorted({far for score in self.scores.values() for far in score["tar"]}, key=float, reverse=True)
-        lines = [f"{'model':<12}{'accuracy':>10}" + "".join(f"{'TAR@' + far:>12}" for far in fars)]
-        for name, score in self.scores.items():
-            tars = "".join(f"{100 * score['tar'][far]:>11.2f}%" for far in fars)
-            lines.append(f"{name:<12}{100 * score.get('accuracy', math.nan):>9.2f}%{tars}")
-        return "\n".join(lines)
 
 
 def run(
@@ -107,7 +80,7 @@ def run(
     if fresh and isinstance(source, str | Path):
         refuse_recipe_inside(source, folder)
     finished = folder / EVALUATION
-    with _threads(recipe.federation.threads):
+    with threads(recipe.federation.threads):
         with set_aside(folder) if fresh else nullcontext():
             prepare_folder(folder, recipe, resume)
             hosts = Path(on) if on else None
@@ -116,15 +89,15 @@ def run(
             with work:
                 work.starts = starts
                 scores = work.execute()
-    ran, work = work is not None, None
-    if ran:
-        give_back()  # of many parties: their partition and states, before they are read again
-        if on is None:
-            write_map(folder)
-            give_back()
-        write_atomically(finished, [json.dumps(scores, indent=1).encode()])
-        shutil.rmtree(folder / CACHE, ignore_errors=True)
-    write_report(folder)
+        ran, work = work is not None, None
+        if ran:
+            give_back()  # of many parties: their partition and states, before they are read again
+            if on is None:
+                write_map(folder)
+                give_back()
+            write_atomically(finished, [json.dumps(scores, indent=1).encode()])
+            shutil.rmtree(folder / CACHE, ignore_errors=True)
+        write_report(folder)
     return RunResult(folder, json.loads(finished.read_text())["models"])
 
 
@@ -156,6 +129,8 @@ class _Run:
         self.model = make_network(recipe, self.device, self.streams.torch("backbone"))
         self.weights = Weights(self.model, recipe.federation.batchnorm)
         self._open_tests()
+        if recipe.evaluation.choose and not self.validation:
+            raise FedVisageError("evaluation.choose is set, but nobody validates: set partition.validation")
 
     def _open_tests(self) -> None:
         self.test = self._people(self.partition.test)
@@ -223,7 +198,7 @@ class _Run:
             return
         freeze(self.model, self.recipe, state and state[FROZEN])
         self.weights = Weights(self.model, self.recipe.federation.batchnorm)
-        with _threads(self.recipe.federation.threads_per_party):
+        with threads(self.recipe.federation.threads_per_party):
             self.faces = prepare_faces(self.recipe, self.model, self.faces, self.partition, self.folder / CACHE)
         self._open_tests()
 
@@ -309,23 +284,26 @@ class _Run:
                 self.model.metadata.embedding_size,
                 extra_trackers(recipe.track, folder, recipe.name),
                 _labelled(self.watch, label if folder != self.folder else ""),
-                None if parts.method.has_no_global_model else self._observer(),
+                None if parts.method.has_no_global_model else self._observer(parts, folder, label),
             )
             server, book = federation.run()
             if self.hosting:
                 deliver(transport, server, book, settings.rounds, folder, noted(folder, self.watch))
         finally:
             transport.close()
-        kept = load_state(self.folder / START) if self.weights.local else {}
-        self._load({"batchnorm": kept.get("batchnorm", {})} | server)
-        reset_counters(self.model)
-        save_model(folder / "model.safetensors", self.model, {"recipe": recipe.name, "method": label})
+        self._save_model(server, folder, label)
         generic = not parts.method.has_no_global_model
         score = self.test.score(self.model, curve=True) if self.test and generic else None
-        personal = self._personal_models(parts, server, book.generations, folder)
+        personal = self._personal_models(parts, server, book.generations, folder, folder)
         if self.test and parts.method.has_no_global_model and personal:
             score = self._score_parties(personal, self.test)
         return {label: score} if score else {}
+
+    def _save_model(self, server: State, folder: Path, label: str) -> None:
+        kept = load_state(self.folder / START) if self.weights.local else {}
+        self._load({"batchnorm": kept.get("batchnorm", {})} | server)
+        reset_counters(self.model)
+        save_model(folder / "model.safetensors", self.model, {"recipe": self.recipe.name, "method": label})
 
     def _transport(
         self, parts: Parts, partition: Partition, settings: FederationSettings, folder: Path, label: str
@@ -337,25 +315,32 @@ class _Run:
         maker = HostMaker(self.recipe, parts.components, partition, self.folder, folder)
         return make_transport(maker, settings, len(partition.parties))
 
-    def _observer(self) -> Observe | None:
+    def _observer(self, parts: Parts, folder: Path, label: str) -> Observe | None:
         every = self.recipe.evaluation.every
         sets = {"test": self.test, "validation": self.validation}
+        chooser = Chooser(self.recipe.evaluation.choose, folder)
 
-        def observe(round: int, server: State) -> Mapping[str, Mapping[str, float]]:
+        def observe(round: int, server: State, generations: Mapping[str, str]) -> Mapping[str, Mapping[str, float]]:
             if round % every and round != self.recipe.federation.rounds:
                 return {}
             self._load(server)
-            with _threads(self.recipe.federation.threads):
+            with threads(self.recipe.federation.threads):
                 scores = {name: headline(people.score(self.model)) for name, people in sets.items() if people}
+
+            def save(place: Path) -> None:
+                self._save_model(server, place, label)
+                self._personal_models(parts, server, generations, folder, place)
+
+            chooser.see(round, scores.get("validation", {}), save)
             self.weights.rest()
             return scores
 
         return observe if every and any(sets.values()) else None
 
     def _personal_models(
-        self, parts: Parts, server: State, generations: Mapping[str, str], folder: Path
+        self, parts: Parts, server: State, generations: Mapping[str, str], folder: Path, place: Path
     ) -> dict[str, Path]:
-        """Each party's own model as a file of its own, where the method gives it one; a host keeps its own."""
+        """Each party's own model as a file in `place`, where the method gives it one; a host keeps its own."""
         if self.hosting:
             return {}
         store, paths = StateStore(folder / "parties"), {}
@@ -364,7 +349,7 @@ class _Run:
             tensors = own_tensors(parts.method, server[BACKBONE], state)
             if tensors is None:
                 continue
-            paths[party] = folder / "parties" / party / "model.safetensors"
+            paths[party] = place / "parties" / party / "model.safetensors"
             paths[party].parent.mkdir(parents=True, exist_ok=True)
             with personalised(self.weights, tensors) as model:
                 reset_counters(model)
@@ -385,13 +370,3 @@ class _Run:
 def _labelled(watch: Watch, label: str) -> Watch:
     """Events of a comparison carry its name."""
     return (lambda event: watch(replace(event, phase=f"{label}: {event.phase}"))) if label else watch
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -1,14 +1,16 @@
-"""The beginning of a run's folder: the recipe, where it runs, and whether what is there may be gone on with."""
+"""A run's folder: how it begins, whether what is there may be gone on with, and what is in it at the end."""
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from fedvisage.build import resolve
 from fedvisage.config import Recipe, load_recipe, shipped_recipes, to_toml
 from fedvisage.core.codec import write_atomically
 from fedvisage.core.errors import FedVisageError
+from fedvisage.scoring import Score
 
 
 def environment() -> dict[str, Any]:
@@ -43,6 +46,33 @@ def _processor() -> str:
 
 
 RECIPE, ENVIRONMENT = "recipe.toml", "environment.json"
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """Where the run is and what it scored."""
+
+    folder: Path
+    scores: Mapping[str, Score]
+    """Per model (`start`, the method, each comparison): `accuracy`, `accuracy_std`, `tar` by FAR, and so on."""
+
+    @property
+    def model_path(self) -> Path:
+        """The federated model."""
+        return self.folder / "model.safetensors"
+
+    @property
+    def report_path(self) -> Path:
+        """The report page."""
+        return self.folder / "report.html"
+
+    def __str__(self) -> str:
+        fars = sorted({far for score in self.scores.values() for far in score["tar"]}, key=float, reverse=True)
+        lines = [f"{'model':<12}{'accuracy':>10}" + "".join(f"{'TAR@' + far:>12}" for far in fars)]
+        for name, score in self.scores.items():
+            tars = "".join(f"{100 * score['tar'][far]:>11.2f}%" for far in fars)
+            lines.append(f"{name:<12}{100 * score.get('accuracy', math.nan):>9.2f}%{tars}")
+        return "\n".join(lines)
 
 
 def refuse_recipe_inside(recipe: str | Path, folder: Path) -> None:

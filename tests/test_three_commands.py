@@ -26,7 +26,7 @@ from fedvisage.models import create_backbone
 from fedvisage.protocols import Data, Options, Subject
 from fedvisage.protocols import run as evaluate
 from fedvisage.studies import cells, home
-from fedvisage.studies.running import left_out
+from fedvisage.studies.sets import left_out
 
 SETS = ("agedb-30", "cfp-fp", "lfw")
 ROOT = Path(__file__).parents[1]

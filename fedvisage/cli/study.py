@@ -53,7 +53,7 @@ from fedvisage.studies import (
     write_study,
 )
 from fedvisage.studies.drawn import DRAWN, LAPTOP
-from fedvisage.studies.running import absent_sets, data_root, left_out
+from fedvisage.studies.sets import absent_sets, data_root, left_out
 
 COLUMNS = 5
 """Of a study side by side in a terminal, each with the paper's; a wider table is cut."""

@@ -248,6 +248,14 @@ class Evaluation(Section):
     flip: bool = True
     every: Annotated[int, Field(ge=0)] = 0
     """Rounds between scores of the global model while training; 0 for the end only."""
+    choose: str = ""
+    """A score on validation people, such as `tar@0.01`: models of the round with the best are kept in `chosen/`."""
+
+    @model_validator(mode="after")
+    def _choice_needs_rounds(self) -> Evaluation:
+        if self.choose and not self.every:
+            raise ValueError("choose needs 'every', the rounds between scores that it chooses from")
+        return self
 
 
 class Recipe(Section):

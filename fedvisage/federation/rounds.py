@@ -58,8 +58,8 @@ class Event:
 ANSWERED = Parcel()
 """In place of a parcel whose answer came: ten thousand of them are a lot to hold until the last."""
 
-Observe = Callable[[int, State], Mapping[str, Mapping[str, float]]]
-"""Scores of the global model after a round, by the set of people they are on."""
+Observe = Callable[[int, State, Mapping[str, str]], Mapping[str, Mapping[str, float]]]
+"""Scores of the global model after a round, by the set of people they are on; it is told the parties' generations."""
 
 
 @dataclass
@@ -287,7 +287,7 @@ class Federation:
         result = aggregator.result()
         self._remember(phase, result, book)
         server = self.assembly.absorb(phase, server, result, exchange.context)
-        self._log(step, result, server, exchange.context.numbers, records.metrics)
+        self._log(step, result, server, exchange.context.numbers, records)
         return server
 
     def _desk(self, phase: Phase, stamp: Stamp, parcels: Mapping[str, Parcel], book: Book) -> tuple[Guard, Aggregator]:
@@ -332,17 +332,18 @@ class Federation:
             book.joined[party] = Joined(self.parties[party], int(numbers["samples"]), int(numbers.get("classes", 0)))
         book.refused |= result.absent
 
-    def _log(self, step: Step, result: Result, server: State, numbers: Mapping[str, float], metrics: JsonLines) -> None:
+    def _log(self, step: Step, result: Result, server: State, numbers: Mapping[str, float], records: Records) -> None:
         names = sorted({name for numbers in result.statistics.values() for name in numbers})
         summary = {name: _average(result, name) for name in names} | dict(numbers)
         row: dict[str, Any] = {"round": step.round, "phase": step.phase.name, "repeat": step.repeat} | summary
         row |= {"accepted": len(result.statistics), "parties": result.statistics, "absent": result.absent}
         rows = [row]
         self._tell("absorbed", step, numbers=summary)
-        seen = self.observe(step.round, server) if step.last_of_round and self.observe else {}
+        observe = self.observe if step.last_of_round else None
+        seen = observe(step.round, server, records.book.generations) if observe else {}
         rows += [{"round": step.round, "phase": people, **scores} for people, scores in seen.items()]
         for entry in rows:
-            for tracker in (metrics, *self.trackers):
+            for tracker in (records.metrics, *self.trackers):
                 tracker.log(entry)
 
     def _note_failure(self, step: Step, party: str, verdict: str, answer: Parcel | Failure) -> None:

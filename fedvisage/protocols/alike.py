@@ -15,7 +15,12 @@ from fedvisage.protocols.protocol import Options, Result, protocol
 from fedvisage.protocols.subject import Data, Subject
 
 
-@protocol("alike", "cosines of the people of different parties who are most alike: class embeddings and images", True)
+@protocol(
+    "alike",
+    "cosines of the people of different parties who are most alike: class embeddings and images",
+    True,
+    by_round=False,
+)
 def alike(data: Data, subject: Subject, options: Options) -> Result:
     """Means over the pairs: of the two class embeddings, and of the images of one person with those of the other."""
     path = run_folder(subject) / MAP

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedvisage.build import CACHE, freeze, open_faces, prepare_faces, start_model
+from fedvisage.chosen import run_of
 from fedvisage.config import Recipe, load_recipe
 from fedvisage.core.errors import FedVisageError
 from fedvisage.core.phase import VALIDATOR
@@ -38,14 +39,15 @@ Labels = NDArray[np.int64]
 
 @protocol("personal", "each party's own model: 1:1 and 1:N on its people among everybody, averaged", needs_run=True)
 def personal(data: Data, subject: Subject, options: Options) -> Result:
-    """A run's folder, or one party's folder in it; test images are the held-out images of all parties.
+    """A run's folder, that of its chosen round, or a party's in it; test images are all parties' held-out images.
 
     In the folder of a party that is a host, they are its own held-out images and the public faces. An embeddings file
     of all the run's faces stands for a model: the global one, or that of the party which is named.
     """
     if subject.file is None and (_folder_of(Path(subject.path)) / SETTINGS).is_file():
         return _at_host(open_party_folder(_folder_of(Path(subject.path))), subject, options)
-    run, chosen = _run_of(Path(subject.path) if subject.file is None else options.run)
+    models, chosen = _models_of(Path(subject.path) if subject.file is None else options.run)
+    run = run_of(models)
     recipe = load_recipe(str(run / "recipe.toml"))
     partition = Partition.load(run / "partition.json")
     faces = open_faces(recipe, run / CACHE)
@@ -54,7 +56,7 @@ def personal(data: Data, subject: Subject, options: Options) -> Result:
         where = f"party '{chosen}' of {run}" if chosen else f"no party of {run}"
         raise FedVisageError(f"{where} has held-out images: set partition.held_out in the recipe and run again")
     images = np.unique([image for share in shares.values() for image in share.held_out])
-    embedders = _Embedders(subject, options, run, recipe, faces, partition)
+    embedders = _Embedders(subject, options, models, recipe, faces, partition)
     labels, result, parties = faces.labels[images], Result(), dict[str, Personal]()
     for name, share in shares.items():
         if chosen not in (None, name):
@@ -150,9 +152,9 @@ class _Embedders:
     """What embeds images for each party: its own model, one for all, or a file of embeddings."""
 
     def __init__(
-        self, subject: Subject, options: Options, run: Path, recipe: Recipe, faces: FaceSet, partition: Partition
+        self, subject: Subject, options: Options, models: Path, recipe: Recipe, faces: FaceSet, partition: Partition
     ) -> None:
-        self.run, self.recipe, self.faces = run, recipe, faces
+        self.models, self.recipe, self.faces, run = models, recipe, faces, run_of(models)
         self.which, self.flip, self.own = options.which, options.flips(subject, custom=False), 0
         self.file = subject.file
         if self.file is not None:
@@ -168,7 +170,7 @@ class _Embedders:
         """Embeddings of images by their numbers, as this party has them."""
         if self.file is not None:
             return partial(some_of, self.file)
-        path = self.run / "parties" / party / "model.safetensors"
+        path = self.models / "parties" / party / "model.safetensors"
         if not path.is_file() or self.which not in ("own", "local"):
             return self._shared
         model, self.own = _with_cut(load_model(path), self.recipe), self.own + 1
@@ -204,16 +206,14 @@ def _folder_of(path: Path) -> Path:
     return path.parent if path.name == MODEL else path
 
 
-def _run_of(path: Path | None) -> tuple[Path, str | None]:
-    """The run's folder that a path names or lies in, and the party where it is one party's folder or model."""
+def _models_of(path: Path | None) -> tuple[Path, str | None]:
+    """The folder of a run or of its chosen round that a path names or lies in, and the party where it is one's."""
     if path is None:
         raise FedVisageError("an embeddings file does not say who has which people: name its run with --run")
     path = _folder_of(path)
-    if path.parent.name == "parties":
-        run, party = path.parent.parent, path.name
-    else:
-        run, party = path, None
+    models, party = (path.parent.parent, path.name) if path.parent.name == "parties" else (path, None)
+    run = run_of(models)
     for needed in ("recipe.toml", "partition.json"):
         if not (run / needed).is_file():
             raise FedVisageError(f"the protocol 'personal' needs a run's folder, and {run / needed} is not there")
-    return run, party
+    return models, party

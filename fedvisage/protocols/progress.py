@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedvisage.build import CACHE, freeze, open_faces, prepare_faces, start_model
+from fedvisage.chosen import run_of
 from fedvisage.config import load_recipe
 from fedvisage.core.errors import FedVisageError
 from fedvisage.evaluation import all_pairs_verification
@@ -53,7 +54,9 @@ def recovered(data: Data, subject: Subject, options: Options) -> Result:
     return result
 
 
-@protocol("sampled", "public images that a run's parties trained on, as a share of all public images", True)
+@protocol(
+    "sampled", "public images that a run's parties trained on, as a share of all public images", True, by_round=False
+)
 def sampled(data: Data, subject: Subject, options: Options) -> Result:
     """The mean over rounds and parties of the hard negatives that FedFR's parties report."""
     run = run_folder(subject)
@@ -68,9 +71,9 @@ def sampled(data: Data, subject: Subject, options: Options) -> Result:
 
 
 def run_folder(subject: Subject) -> Path:
-    """The folder of the run that is scored, refused where it is none."""
+    """The folder of the run that is scored, or whose chosen round is; refused where it is none."""
     path = Path(subject.path)
-    path = path.parent if path.name == "model.safetensors" else path
+    path = run_of(path.parent if path.name == "model.safetensors" else path)
     for needed in ("recipe.toml", "partition.json", "metrics.jsonl"):
         if not (path / needed).is_file():
             raise FedVisageError(f"this protocol needs a run's folder, and {path / needed} is not there")

@@ -112,23 +112,26 @@ class Result:
 
 @dataclass(frozen=True)
 class Protocol:
-    """A protocol by name: what it measures, and how; `needs_run` where it works on a run's folder alone."""
+    """A protocol by name: what it measures, and how."""
 
     about: str
     run: Callable[[Data, Subject, Options], Result]
     needs_run: bool = False
+    """Whether it works on a run's folder alone."""
+    by_round: bool = True
+    """Whether it scores models, so that those of an earlier round can be scored, too."""
 
 
 PROTOCOLS: Registry[Protocol] = Registry("protocol")
 
 
 def protocol(
-    name: str, about: str, needs_run: bool = False
+    name: str, about: str, needs_run: bool = False, by_round: bool = True
 ) -> Callable[[Callable[[Data, Subject, Options], Result]], Callable[[Data, Subject, Options], Result]]:
     """File a function as the protocol `name`."""
 
     def add(run: Callable[[Data, Subject, Options], Result]) -> Callable[[Data, Subject, Options], Result]:
-        PROTOCOLS.register(name)(Protocol(about, run, needs_run))
+        PROTOCOLS.register(name)(Protocol(about, run, needs_run, by_round))
         return run
 
     return add

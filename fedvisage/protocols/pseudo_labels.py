@@ -24,7 +24,9 @@ from fedvisage.protocols.protocol import Options, Result, protocol
 from fedvisage.protocols.subject import Data, Subject
 
 
-@protocol("pseudo-labels", "clusters of a run's unlabelled parties against their people: F-scores, NMI", needs_run=True)
+@protocol(
+    "pseudo-labels", "clusters of a run's unlabelled parties against their people: F-scores, NMI", True, by_round=False
+)
 def pseudo_labels(data: Data, subject: Subject, options: Options) -> Result:
     """A run's folder; the last pseudo-labels of every target."""
     run = Path(subject.path)

@@ -27,7 +27,8 @@ from fedvisage.studies.numbers import Entry, Ordering, agreement, orderings, tab
 from fedvisage.studies.page import rate_words, summary, unchosen, write_study
 from fedvisage.studies.parallel import News, Place, default_jobs, run_cells
 from fedvisage.studies.results import diverging, load_results, seeds_of
-from fedvisage.studies.running import data_root, located, run_cell
+from fedvisage.studies.running import run_cell
+from fedvisage.studies.sets import data_root, located
 from fedvisage.studies.tries import Choice, choices, chosen_cells, tried_cells
 
 __all__ = [

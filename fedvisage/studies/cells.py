@@ -23,7 +23,7 @@ from fedvisage.build import resolve
 from fedvisage.config import Recipe, validated
 from fedvisage.core.errors import FedVisageError, nearest
 from fedvisage.core.method import METHODS, REGULARISERS, WEIGHTINGS, Component
-from fedvisage.studies.definition import home, load_study, merged
+from fedvisage.studies.definition import Measure, home, load_study, merged
 
 MACHINE = {"workers": 0, "timeout": None}
 """Settings that say how a run uses its machine and are no part of what it computes."""
@@ -55,6 +55,12 @@ class _Weighting(_Part):
     maps: dict[Annotated[str, Field(pattern=r"^\d+$")], list[list[float]]]
 
 
+class _Chosen(_Part):
+    round: int
+    by: str
+    scores: dict[str, float | None]
+
+
 class _Environment(_Part):
     processor: str
     cores: int
@@ -71,6 +77,7 @@ class _Result(_Part):
     scores: dict[str, float | None]
     people: dict[str, _People] = {}
     rounds: dict[str, list[dict[str, float | None]]]
+    chosen: _Chosen | None = None
     weighting: _Weighting | None = None
     diverged: str = ""
     environment: _Environment
@@ -89,6 +96,13 @@ class Cell:
     variant: str = ""
     start: Cell | None = None
     """The cell whose model it begins with."""
+    tried: bool = False
+    """One of several tries: the score on validation people is all that is asked of it, until it is chosen."""
+
+    @property
+    def measures(self) -> list[Measure]:
+        """What its study asks of it, column by column."""
+        return [] if self.tried else list(load_study(self.study, self.home).measures(self.scale, self.row).values())
 
     @cached_property
     def settings(self) -> dict[str, Any]:
@@ -110,7 +124,8 @@ class Cell:
 
     def _bare(self) -> Recipe:
         federation = self.recipe.federation.model_copy(update=MACHINE)
-        bare = self.recipe.model_copy(update=NAMES | {"federation": federation})
+        evaluation = self.recipe.evaluation.model_copy(update={"choose": ""})  # what is kept beside the result
+        bare = self.recipe.model_copy(update=NAMES | {"federation": federation, "evaluation": evaluation})
         return _with_start(bare, f"@{self.start.key}") if self.start else bare
 
     def finished(self, results: Path) -> dict[str, Any] | None:

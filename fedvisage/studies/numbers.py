@@ -152,12 +152,17 @@ def _spread(values: Sequence[float]) -> float:
 
 
 def at_best(result: Mapping[str, Any], column: Column, measure: Measure, by: str = "") -> float:
-    """The test score of the round that validation people liked best; NaN where that is not known.
+    """The score at the round that validation people liked best; NaN where that is not known.
 
-    They judge `by` one score for all columns, or by the column's own.
+    They judge `by` one score for all columns, or by the column's own. Test scores are in the curve; by a protocol the
+    models of that round were scored.
     """
     curves, metric = result["rounds"], measure.metric
-    if measure.protocol != TEST or not curves.get("validation") or not curves.get(TEST):
+    if measure.protocol != TEST:
+        chosen = result.get("chosen", {})
+        score = chosen["scores"].get(measure.key) if by and chosen.get("by") == by else None
+        return math.nan if score is None else column.factor * score
+    if not curves.get("validation") or not curves.get(TEST):
         return math.nan
     liked = {row["round"]: row[by or metric] for row in curves["validation"] if (by or metric) in row}
     if not liked:

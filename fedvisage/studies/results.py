@@ -47,8 +47,10 @@ def diverging(study: Study, scale: str, finished: Mapping[str, Sequence[Mapping[
 def _seen_as(result: Mapping[str, Any], of: str) -> dict[str, Any]:
     """A result with the scores of another of the run's models in the place of its own; curves are of the latter."""
     end = f" {of_model(of)}"
-    parts = {
-        part: {key.removesuffix(end): value for key, value in result.get(part, {}).items() if key.endswith(end)}
-        for part in ("scores", "people")
-    }
-    return {**result, **parts, "rounds": {}}
+
+    def of_it(part: Mapping[str, Any]) -> dict[str, Any]:
+        return {key.removesuffix(end): value for key, value in part.items() if key.endswith(end)}
+
+    chosen = result.get("chosen", {})
+    parts: dict[str, Any] = {part: of_it(result.get(part, {})) for part in ("scores", "people")}
+    return {**result, **parts, "chosen": {**chosen, "scores": of_it(chosen.get("scores", {}))}, "rounds": {}}

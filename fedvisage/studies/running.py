@@ -1,52 +1,37 @@
-"""A cell put to work: an ordinary run, its scores by every column's measure, and a small JSON file.
-
-A face set written `@name` is the folder `name` below the data root, imported at the recipe's size when first used;
-`@name:5-20` takes people with at least 5 images, and at most 20 of each, and `@name@64` (`@name:5-20@64`) imports it at
-64 pixels instead, for recipes that scale faces when they are read. `@synthetic-webcam`, or any other domain of the
-generator, is made: 120 people with 20 images each. `@name+templates` has the lists of a stand-in, see `standins`.
-"""
+"""A cell put to work: an ordinary run, its scores by every column's measure, and a small JSON file."""
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
-
-from fedvisage.build import start_model
-from fedvisage.config import Recipe
+from fedvisage.build import build_parts, start_model
+from fedvisage.chosen import CHOSEN, chosen_round
+from fedvisage.config import Recipe, load_recipe
 from fedvisage.core.codec import write_atomically
 from fedvisage.core.errors import Diverged, FedVisageError, nearest
-from fedvisage.faces.faceset import FaceSet, write_faceset
-from fedvisage.faces.importing import Report, Selection, read_source, write_source
-from fedvisage.faces.lists import list_names
-from fedvisage.faces.synthetic import SyntheticFaces
 from fedvisage.federation import Event
-from fedvisage.pipeline import EVALUATION, RunResult, run
+from fedvisage.pipeline import EVALUATION, run
 from fedvisage.privacy import read_ledger
-from fedvisage.protocols import PROTOCOLS, Data, Options, Subject, open_subject
+from fedvisage.protocols import PROTOCOLS, Data, Options, Result, Subject, open_subject
 from fedvisage.protocols import run as evaluate
-from fedvisage.runfolder import environment
+from fedvisage.runfolder import RunResult, environment
 from fedvisage.scoring import headline
 from fedvisage.studies.cells import Cell
-from fedvisage.studies.definition import TEST, TRAINING, Measure, Study, load_study
-from fedvisage.studies.drawn import PLANS, PREFIX, draw_set, set_name
+from fedvisage.studies.definition import TEST, TRAINING, Measure, load_study
 from fedvisage.studies.people import NOBODY, pack, people_digest, test_influences
-from fedvisage.studies.standins import add_lists
+from fedvisage.studies.sets import alone, data_root, is_at_hand, located, located_set
 from fedvisage.studies.weightings import KINDS, SEARCHED, kept_weighting
+from fedvisage.training import threads
 
 CLOCK = "seconds"
 """In a cell's run folder: how long earlier, interrupted tries took."""
-SYNTHETIC = "synthetic-"
 SMOOTHING = 0.9
 """Of training losses, from round to round."""
 Watch = Callable[[Event], None]
@@ -60,14 +45,12 @@ def run_cell(
     Another process that runs the same cell in the same `work` is waited for. `workers` as in the recipe.
     """
     path, folder = results / f"{cell.key}.json", work / cell.key
-    measures = load_study(cell.study, cell.home).measures(cell.scale, cell.row).values()
     root = data or data_root()
     work.mkdir(parents=True, exist_ok=True)
-    with _alone(work / f"{cell.key}.lock"):
+    with alone(work / f"{cell.key}.lock"):
         result = cell.finished(results) or {}
         if result and not _to_do(cell, result, folder, root):
             return path
-        missing = [measure for measure in measures if _is_missing(measure, result, root, folder)]
         recipe = _put_to_work(cell, work, root, watch, workers)
         clock = _Clock(folder, watch)
         results.mkdir(parents=True, exist_ok=True)
@@ -77,18 +60,27 @@ def run_cell(
             result = _beginning(cell, folder, clock.seconds()) | {"diverged": str(reason)}
             write_atomically(path, [_lines(result).encode()])
             return path
-        result = result or _beginning(cell, folder, clock.seconds())
-        scored = "start" if any(measure.of == "start" for measure in missing) else cell.recipe.method["name"]
-        own = headline(done.scores.get(scored, {"tar": {}}))
-        _add_own(result, [measure for measure in missing if measure.protocol == TEST], own, folder)
-        for measure in missing:
-            if measure.protocol != TEST:
-                _add(result, measure, folder, recipe, work / "data", root)
+        if result.get("rounds") != _curve(folder):
+            result = _beginning(cell, folder, clock.seconds())  # the first, or trained again and come out otherwise
+        with threads(recipe.federation.threads):
+            _score(cell, result, done, _Place(recipe, work / "data", root))
         searched = kept_weighting(folder)
         result |= {SEARCHED: searched} if searched else {}
         write_atomically(path, [_lines(result).encode()])
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
     return path
+
+
+def _score(cell: Cell, result: dict[str, Any], done: RunResult, place: _Place) -> None:
+    """Take all measures that are missing."""
+    folder = done.folder
+    missing = [measure for measure in cell.measures if _is_missing(measure, result, place.root, folder)]
+    scored = "start" if any(measure.of == "start" for measure in missing) else cell.recipe.method["name"]
+    own = headline(done.scores.get(scored, {"tar": {}}))
+    _add_own(result, [measure for measure in missing if measure.protocol == TEST], own, folder)
+    for some in _together(missing):
+        _add(result, some, folder, place)
+    _add_chosen(result, cell.measures, folder, place)
 
 
 def is_finished(cell: Cell, work: Path, results: Path, data: Path | None = None) -> bool:
@@ -102,22 +94,31 @@ def is_finished(cell: Cell, work: Path, results: Path, data: Path | None = None)
 
 def _to_do(cell: Cell, result: Mapping[str, Any], folder: Path, root: Path) -> bool:
     """Whether a result lacks something that its study shows."""
-    study = load_study(cell.study, cell.home)
-    missing = [m for m in study.measures(cell.scale, cell.row).values() if _is_missing(m, result, root, folder)]
-    return not result.get("diverged") and (bool(missing) or _lacks_weighting(study, cell, result))
+    missing = any(_is_missing(measure, result, root, folder) for measure in cell.measures)
+    left = missing or _lacks_weighting(cell, result) or _lacks_chosen(cell, result, folder, root)
+    return left and not result.get("diverged")
 
 
 def _put_to_work(cell: Cell, work: Path, root: Path, watch: Watch, workers: int) -> Recipe:
     """The cell's recipe on this machine, after the run of the cell that it begins with."""
     recipe = located(cell.recipe, work / "data", root)
     federation = recipe.federation.model_copy(update={"workers": workers or recipe.federation.workers})
-    recipe = recipe.model_copy(update={"name": cell.key, "federation": federation})
+    evaluation = recipe.evaluation.model_copy(update={"choose": _choice(cell, work)})
+    recipe = recipe.model_copy(update={"name": cell.key, "federation": federation, "evaluation": evaluation})
     if cell.start is None:
         return recipe
-    with _alone(work / f"{cell.start.key}.lock"):
+    with alone(work / f"{cell.start.key}.lock"):
         before = _put_to_work(cell.start, work, root, watch, workers)
         start = str(_trained(cell.start, before, work, watch).model_path)
     return recipe.model_copy(update={"backbone": recipe.backbone.model_copy(update={"start": start})})
+
+
+def _choice(cell: Cell, work: Path) -> str:
+    """What the round whose models are kept is chosen by: as a run was begun with, or as the study says."""
+    begun = work / cell.key / "recipe.toml"
+    if begun.exists():
+        return load_recipe(begun).evaluation.choose
+    return load_study(cell.study, cell.home).chooses_by(cell.scale) if cell.recipe.evaluation.every else ""
 
 
 def _trained(cell: Cell, recipe: Recipe, work: Path, watch: Watch) -> RunResult:
@@ -156,14 +157,6 @@ def _beginning(cell: Cell, folder: Path, seconds: float) -> dict[str, Any]:
     }
 
 
-@contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """While no other process of this machine holds the file."""
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
 class _Clock:
     """How long a run takes, with the tries before this one: noted after every round, so that a kill loses little."""
 
@@ -184,7 +177,7 @@ class _Clock:
 
 def _is_missing(measure: Measure, result: Mapping[str, Any], data: Path, folder: Path) -> bool:
     """Whether a measure is still to be taken; one whose people were not kept is taken again while its run is there."""
-    if not _is_at_hand(measure, data):
+    if not is_at_hand(measure, data):
         return False
     known = result.get("scores", {})
     if measure.key not in known:
@@ -193,8 +186,16 @@ def _is_missing(measure: Measure, result: Mapping[str, Any], data: Path, folder:
     return not kept and (folder / EVALUATION).exists()
 
 
-def _lacks_weighting(study: Study, cell: Cell, result: Mapping[str, Any]) -> bool:
+def _lacks_chosen(cell: Cell, result: Mapping[str, Any], folder: Path, root: Path) -> bool:
+    """Whether models of a chosen round are at hand that were not scored by all protocols."""
+    known = result.get(CHOSEN, {}).get("scores", {})
+    wanted = [measure for measure in cell.measures if _chooses(measure) and is_at_hand(measure, root)]
+    return chosen_round(folder) is not None and any(measure.key not in known for measure in wanted)
+
+
+def _lacks_weighting(cell: Cell, result: Mapping[str, Any]) -> bool:
     """Whether the study draws a searched weighting that the result, made for another study, does not hold."""
+    study = load_study(cell.study, cell.home)
     drawn = study.figure is not None and study.figure.kind in KINDS
     return drawn and cell.recipe.weighting.get("name") == "fv" and SEARCHED not in result
 
@@ -203,47 +204,6 @@ def _tells_people(measure: Measure) -> bool:
     return measure.protocol in (TEST, "all-pairs", "lfw", "rfw") or (
         measure.protocol == "personal" and measure.metric.startswith("TAR") and "clean" in measure.metric
     )
-
-
-def absent_sets(cells: Iterable[Cell], results: Path, data: Path | None = None) -> list[str]:
-    """Face sets that cells would train on and that are not at the data root; of finished cells none."""
-    needed: set[str] = set()
-    for cell in cells:
-        sources = cell.recipe.faces.source
-        names = {set_name(one) for one in ((sources,) if isinstance(sources, str) else sources)}
-        absent = {name for name in names & PLANS.keys() if not ((data or data_root()) / name).is_dir()}
-        if absent and cell.finished(results) is None:
-            needed |= absent
-    return sorted(needed)
-
-
-def left_out(cells: Iterable[Cell], results: Path, data: Path | None = None) -> dict[str, str]:
-    """By column: the face set that is not at hand, so that cells which are not scored on it yet leave it open."""
-    found: dict[str, str] = {}
-    for cell in cells:
-        study = load_study(cell.study, cell.home)
-        heads = {column.name: column.head(cell.scale) for column in study.measured(cell.scale)}
-        for name, measure in study.measures(cell.scale, cell.row).items():
-            if not _is_at_hand(measure, data or data_root()) and not _is_scored(cell, measure, results):
-                found[heads[name]] = measure.data
-    return found
-
-
-def _is_scored(cell: Cell, measure: Measure, results: Path) -> bool:
-    try:
-        result = cell.finished(results)
-    except FedVisageError:
-        return False
-    return result is not None and (bool(result.get("diverged")) or measure.key in result["scores"])
-
-
-def _is_at_hand(measure: Measure, data: Path) -> bool:
-    """Whether a column can be measured here; a face set that is not there leaves it open, to be measured later."""
-    if not measure.data:
-        return True
-    name = measure.data.partition(":")[0].partition("+")[0]
-    drawn = name.startswith(f"@{PREFIX}")
-    return drawn or (data / name[1:] if name.startswith("@") else Path(measure.data)).exists()
 
 
 def _add_own(
@@ -258,23 +218,73 @@ def _add_own(
         result.setdefault("people", {}).update({measure.key: found[measure.metric] for measure in told})
 
 
-def _add(result: dict[str, Any], measure: Measure, folder: Path, recipe: Recipe, imported: Path, root: Path) -> None:
-    """A score by a protocol, or a loss."""
-    if measure.protocol == TRAINING:
-        result["scores"][measure.key] = _last_loss(folder, measure.metric)
+class _Place(NamedTuple):
+    """Where a run's recipe finds face sets."""
+
+    recipe: Recipe
+    imported: Path
+    root: Path
+
+
+def _together(measures: Iterable[Measure]) -> list[list[Measure]]:
+    """Measures by protocols, those together that one evaluation tells; losses one by one."""
+    found: dict[tuple[str, ...], list[Measure]] = {}
+    for measure in measures:
+        if measure.protocol != TEST:
+            which = (measure.metric,) if measure.protocol == TRAINING else (measure.data, measure.of)
+            found.setdefault((measure.protocol, *which), []).append(measure)
+    return list(found.values())
+
+
+def _add(result: dict[str, Any], measures: Sequence[Measure], folder: Path, place: _Place) -> None:
+    """Scores by a protocol, or a loss."""
+    if measures[0].protocol == TRAINING:
+        result["scores"][measures[0].key] = _last_loss(folder, measures[0].metric)
         return
-    on_run = PROTOCOLS[measure.protocol].needs_run
-    data = Data(folder if on_run else Path(_located(measure.data, recipe.faces.size, imported, root)))
-    subject = open_subject(str(folder))
-    if measure.of == "start" and not on_run:
-        subject = Subject(f"the start of {folder}", str(folder), _model=start_model(recipe, folder))
-    found = evaluate(measure.protocol, data, subject, _options(measure))
-    result["scores"][measure.key] = _share(measure, found.table()["metrics"])
-    if measure.metric in found.influence:
-        digest = people_digest(found.people or data.faces.names)
-        result.setdefault("people", {})[measure.key] = pack(found.influence[measure.metric], digest)
-    elif _tells_people(measure):
-        result.setdefault("people", {})[measure.key] = NOBODY
+    data, found = _evaluated(measures, folder, place, influence=True)
+    for measure in measures:
+        result["scores"][measure.key] = _share(measure, found.table()["metrics"])
+        if measure.metric in found.influence:
+            digest = people_digest(found.people or data.faces.names)
+            result.setdefault("people", {})[measure.key] = pack(found.influence[measure.metric], digest)
+        elif _tells_people(measure):
+            result.setdefault("people", {})[measure.key] = NOBODY
+
+
+def _evaluated(measures: Sequence[Measure], models: Path, place: _Place, influence: bool) -> tuple[Data, Result]:
+    """Measures by one protocol, of the models in a run's folder or in that of its chosen round."""
+    first, recipe = measures[0], place.recipe
+    on_run = PROTOCOLS[first.protocol].needs_run
+    data = Data(models if on_run else Path(located_set(first.data, recipe.faces.size, place.imported, place.root)))
+    subject = open_subject(str(models))
+    if first.of == "start" and not on_run:
+        subject = Subject(f"the start of {models}", str(models), _model=start_model(recipe, models))
+    return data, evaluate(first.protocol, data, subject, options_of(measures, influence))
+
+
+def _add_chosen(result: dict[str, Any], measures: Iterable[Measure], folder: Path, place: _Place) -> None:
+    """Scores by protocols of the models of the round that validation people chose, where they are kept.
+
+    Parties' own models that are trained after the last round have no earlier round.
+    """
+    kept = chosen_round(folder)
+    if kept is None:
+        return
+    chosen = result.setdefault(CHOSEN, {"round": kept["round"], "by": kept["by"], "scores": {}})
+    later = any(phase.when == "end" for phase in build_parts(place.recipe).method.phases())
+    wanted = [measure for measure in measures if _chooses(measure) and is_at_hand(measure, place.root)]
+    for some in _together(measure for measure in wanted if measure.key not in chosen["scores"]):
+        if later and some[0].protocol == "personal" and some[0].of in ("", "local"):
+            chosen["scores"] |= {measure.key: None for measure in some}
+        else:
+            metrics = _evaluated(some, folder / CHOSEN, place, influence=False)[1].table()["metrics"]
+            chosen["scores"] |= {measure.key: _share(measure, metrics) for measure in some}
+
+
+def _chooses(measure: Measure) -> bool:
+    """Whether a measure tells rounds apart, and the learning curve does not have it."""
+    by_protocol = measure.protocol not in (TEST, TRAINING) and PROTOCOLS[measure.protocol].by_round
+    return by_protocol and measure.of != "start"
 
 
 def _last_loss(folder: Path, group: str) -> float | None:
@@ -290,12 +300,13 @@ def _last_loss(folder: Path, group: str) -> float | None:
     return None if smoothed is None else round(smoothed, 6)
 
 
-def _options(measure: Measure) -> Options:
-    """How a protocol comes to tell the metric, such as `TAR@0.001 (clean)`."""
-    rate = re.match(r"(TAR|TPIR)@([0-9.e-]+)", measure.metric)
-    wanted: dict[str, Any] = {"fars" if rate[1] == "TAR" else "fpirs": (float(rate[2]),)} if rate else {}
-    pairs = Options().pairs if measure.metric == "accuracy" else 0
-    return Options(pairs=pairs, influence=True, which=measure.of or "own", **wanted)  # type: ignore[arg-type]
+def options_of(measures: Sequence[Measure], influence: bool = False) -> Options:
+    """How a protocol comes to tell some metrics, such as `TAR@0.001 (clean)`."""
+    rates = [rate for measure in measures if (rate := re.match(r"(TAR|TPIR)@([0-9.e-]+)", measure.metric))]
+    fars, fpirs = (tuple(float(rate[2]) for rate in rates if rate[1] == kind) for kind in ("TAR", "TPIR"))
+    pairs = Options().pairs if any(measure.metric == "accuracy" for measure in measures) else 0
+    which: Any = measures[0].of or "own"
+    return Options(fars=fars or None, fpirs=fpirs or None, pairs=pairs, influence=influence, which=which)
 
 
 def _share(measure: Measure, metrics: Mapping[str, float | None]) -> float | None:
@@ -314,67 +325,3 @@ def _curve(folder: Path) -> dict[str, list[dict[str, float]]]:
         if row["phase"] in (TEST, "validation"):
             curve.setdefault(row.pop("phase"), []).append({name: round(value, 6) for name, value in row.items()})
     return curve
-
-
-def data_root() -> Path:
-    """Where real face sets are looked for."""
-    return Path(os.environ.get("FEDVISAGE_DATA", "../shared/data"))
-
-
-def located(recipe: Recipe, imported: Path, data: Path) -> Recipe:
-    """The recipe with every face set `@name` replaced by a folder, imported from the data root unless it is there.
-
-    What frozen stages make of the faces is kept beside them for the other cells.
-    """
-    sources = recipe.faces.source
-    several = (sources,) if isinstance(sources, str) else sources
-    folders = tuple(_located(source, recipe.faces.size, imported, data) for source in several)
-    found = folders[0] if isinstance(sources, str) else folders
-    kept = str(imported / "features") if recipe.backbone.train_from and recipe.backbone.cache else recipe.backbone.cache
-    parts = {
-        "faces": recipe.faces.model_copy(update={"source": found}),
-        "backbone": recipe.backbone.model_copy(update={"cache": kept}),
-    }
-    return recipe.model_copy(update=parts)
-
-
-def _located(source: str, size: int, imported: Path, data: Path) -> str:
-    if not source.startswith("@"):
-        return source
-    who, _, own = source[1:].partition("@")
-    size = int(own) if own.isdecimal() else size
-    name, _, bounds = who.partition(":")
-    name, _, standin = name.partition("+")
-    drawn = name.startswith(PREFIX)
-    name = name.removeprefix(PREFIX)
-    folder = imported / ("drawn" if drawn else "") / str(size) / f"{standin}{bounds}" / name
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with _alone(folder.with_name(f"{name}.lock")):
-        if not (folder / "faces.json").exists():
-            _import(data / name, size, bounds, folder, drawn)
-        if standin and standin not in list_names(folder):
-            add_lists(folder, standin)
-    return str(folder)
-
-
-def _import(source: Path, size: int, bounds: str, folder: Path, drawn: bool) -> None:
-    least, _, most = bounds.partition("-")
-    if source.name.startswith(SYNTHETIC):
-        _make(source.name.removeprefix(SYNTHETIC), size, folder)
-        return
-    if drawn:
-        draw_set(source.name, size, int(least or 1), int(most) if most else None, folder)
-        return
-    if not source.is_dir():
-        where = f"{source.parent}: say where it is with --data, or in FEDVISAGE_DATA"
-        raise FedVisageError(f"no face set '{source.name}' in {where}")
-    kind, found = read_source(source, None, None, {})
-    people = Selection(size, "array", int(least or 1), int(most) if most else None)
-    write_source(found, folder, Report(source.name, kind), people)
-
-
-def _make(domain: str, size: int, folder: Path) -> None:
-    """Synthetic faces of a domain."""
-    faces = SyntheticFaces(0, 120, 20, size, domain)
-    names = tuple(f"person-{number:03d}" for number in range(120))
-    write_faceset(folder, FaceSet(faces, np.asarray(faces.labels), names))

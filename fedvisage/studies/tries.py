@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -57,7 +57,8 @@ def _tried(name: str, scale: str, seeds: Iterable[int], folder: Path | None) -> 
     rows = [row.name for row in study.rows if row.name not in (*started, *begun_with)]
     for rate in tries.rates:
         rates = {(row, seed, variant.name): rate for row in rows for seed in seeds for variant in study.variants}
-        yield from ((rate, cell) for cell in cells(name, scale, seeds, folder, rates) if cell.row in rows)
+        made = cells(name, scale, seeds, folder, rates)
+        yield from ((rate, replace(cell, tried=True)) for cell in made if cell.row in rows)
 
 
 def choices(

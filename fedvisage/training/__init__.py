@@ -2,7 +2,7 @@
 
 from fedvisage.training.batches import Batch, augment, batches, count_steps
 from fedvisage.training.corrections import add_constant
-from fedvisage.training.devices import autocast, choose_device
+from fedvisage.training.devices import autocast, choose_device, threads
 from fedvisage.training.embedding import embed_images
 from fedvisage.training.features import FeatureFile, features_for, with_features
 from fedvisage.training.hard_negatives import hard_negatives, hardest_negatives
@@ -27,5 +27,6 @@ __all__ = [
     "hardest_negatives",
     "learning_rate",
     "loss_of",
+    "threads",
     "with_features",
 ]

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 
 import torch
@@ -45,3 +46,14 @@ def autocast(precision: str, device: torch.device) -> AbstractContextManager[obj
 def cpu_has_bfloat16() -> bool:
     """Whether a forward and backward pass in bfloat16 survives on this CPU."""
     return subprocess.run([sys.executable, "-c", _TRIAL], capture_output=True, check=False).returncode == 0
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """PyTorch with so many threads: the last bits of a result depend on how many."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -57,6 +57,8 @@ VALIDATED = TINY | {
     "weighting.candidates": 2,
     "weighting.folds": 2,
     "federation.workers": 2,
+    "evaluation.every": 1,
+    "evaluation.choose": "tar@0.1",
 }
 RESULTS = ("model.safetensors", "metrics.jsonl", "partition.json", "start.safetensors", "evaluation.json")
 
@@ -77,8 +79,11 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def different(one: Path, other: Path) -> list[str]:
-    """Results that two runs do not have in common, the parties' own models included."""
-    own = {str(path.relative_to(run)) for run in (one, other) for path in run.glob("parties/*/model.safetensors")}
+    """Results that two runs do not have in common, the parties' own models and the chosen round's included."""
+    files = [
+        path for run in (one, other) for path in (*run.glob("parties/*/model.safetensors"), *run.rglob("chosen/**/*"))
+    ]
+    own = {str(path.relative_to(one if path.is_relative_to(one) else other)) for path in files if path.is_file()}
     names = [*RESULTS, *sorted(own)]
     return [n for n in names if not (one / n).exists() or not filecmp.cmp(one / n, other / n, shallow=False)]
 
@@ -110,6 +115,7 @@ def test_a_run_killed_at_every_phase_of_a_round_ends_with_the_same_bits(
         whole = tmp_path / "whole"
         assert run(whole, changes=changes).returncode == 0
         assert len(list(whole.glob("parties/*/model.safetensors"))) == 3
+        assert len(list(whole.glob("chosen/parties/*/model.safetensors"))) == 3
     for kind, phase, number, done in points:
         killed = run(folder, {"event": [kind, phase, number], "done": done, "how": "kill"}, changes)
         assert killed.returncode == -signal.SIGKILL, (kind, phase, number, killed.stderr)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -564,8 +564,9 @@ def test_the_observer_is_asked_once_at_the_end_of_each_round(tmp_path: Path) -> 
     transport = InProcess(MakeToyHost(tmp_path))
     asked: list[int] = []
 
-    def observe(round: int, server: State) -> dict[str, dict[str, float]]:
+    def observe(round: int, server: State, generations: Mapping[str, str]) -> dict[str, dict[str, float]]:
         asked.append(round)
+        assert generations.keys() == PARTIES.keys()
         return {"test": {"accuracy": 0.5}}
 
     Federation(

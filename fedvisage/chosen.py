@@ -1,0 +1,65 @@
+"""The models of the round that validation people liked best, kept beside those of the last round.
+
+`evaluation.choose` names the score that decides. `chosen/` in the run's folder holds the model, the parties' own models
+where the method gives them some, and which round it was; protocols take that folder in the place of the run's.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedvisage.core.codec import write_atomically
+from fedvisage.core.errors import FedVisageError, nearest
+
+CHOSEN = "chosen"
+ROUND = "round.json"
+
+
+@dataclass(frozen=True)
+class Chooser:
+    """Keeps the models of the best round so far."""
+
+    by: str
+    """A score on validation people, such as `tar@0.01`; none for no choice."""
+    run: Path
+    """The folder of the federation."""
+
+    @property
+    def folder(self) -> Path:
+        """Where the models of the chosen round are."""
+        return self.run / CHOSEN
+
+    def see(self, round: int, scores: Mapping[str, float], save: Callable[[Path], None]) -> None:
+        """Have a round's models saved if none before it scored as high.
+
+        What is kept says its round last: a round that is repeated after a kill is judged against those before it.
+        """
+        if not self.by:
+            return
+        if self.by not in scores:
+            raise FedVisageError(f"evaluation.choose: there is no score '{self.by}': {nearest(self.by, scores)}")
+        score, kept = scores[self.by], chosen_round(self.run)
+        if kept and kept["round"] < round and score <= kept["score"]:
+            return
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True)
+        save(self.folder)
+        table = {"round": round, "by": self.by, "score": score}
+        write_atomically(self.folder / ROUND, [json.dumps(table).encode()])
+
+
+def chosen_round(run: Path) -> dict[str, Any] | None:
+    """The chosen `round` of a run, `by` what and with which `score`; None where none was chosen."""
+    path = run / CHOSEN / ROUND
+    found: dict[str, Any] | None = json.loads(path.read_text("utf-8")) if path.exists() else None
+    return found
+
+
+def run_of(models: Path) -> Path:
+    """The run whose models a folder holds: the run's own folder, or that of its chosen round."""
+    return models.parent if models.name == CHOSEN else models

@@ -1,0 +1,129 @@
+"""The models of the round that validation people liked best: which they are, and what a mistaken choice says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import fedvisage as fv
+from fedvisage.chosen import CHOSEN, Chooser, chosen_round
+from fedvisage.cli.main import app
+
+RUN: dict[str, Any] = {
+    "faces.identities": 34,
+    "faces.images_per_identity": 4,
+    "faces.size": 32,
+    "partition.public": 6,
+    "partition.test": 10,
+    "partition.validation": 10,
+    "partition.parties": 2,
+    "partition.identities_per_party": 4,
+    "partition.held_out": 0.5,
+    "pretrain.epochs": 2,
+    "method.name": "fedfr",
+    "training.learning_rate": 0.05,
+    "federation.rounds": 4,
+    "federation.workers": 1,
+    "evaluation.every": 1,
+    "evaluation.pairs": 0,
+    "evaluation.fars": [0.1],
+    "evaluation.choose": "tar@0.1",
+    "compare": [],
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return fv.run(fv.load_recipe("smoke", RUN), out=tmp_path_factory.mktemp("runs") / "run").folder
+
+
+@pytest.fixture(scope="module")
+def shorter(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that ends with the chosen round."""
+    kept = chosen_round(folder)
+    assert kept is not None
+    recipe = fv.load_recipe("smoke", RUN | {"federation.rounds": kept["round"]})
+    return fv.run(recipe, out=tmp_path_factory.mktemp("runs") / "shorter").folder
+
+
+def curve(folder: Path, people: str) -> dict[int, float]:
+    """TAR on some people, by round."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return {line["round"]: line["tar@0.1"] for line in lines if line["phase"] == people}
+
+
+def test_the_first_of_the_best_rounds_is_chosen(folder: Path) -> None:
+    liked = curve(folder, "validation")
+    best = max(liked, key=liked.__getitem__)
+    assert chosen_round(folder) == {"round": best, "by": "tar@0.1", "score": liked[best]}
+    assert best < 4, "or the next test says nothing"
+
+
+def test_its_models_are_those_of_a_run_that_ends_there(folder: Path, shorter: Path) -> None:
+    """The global model and every party's own, to the bit."""
+    names = ["model.safetensors", *(f"parties/party-0{number}/model.safetensors" for number in (0, 1))]
+    chosen = {name: (folder / CHOSEN / name).read_bytes() for name in names}
+    assert chosen == {name: (shorter / name).read_bytes() for name in names}
+    assert chosen["model.safetensors"] != (folder / "model.safetensors").read_bytes()
+
+
+def test_protocols_take_the_chosen_round_for_the_run(folder: Path, shorter: Path) -> None:
+    """Its own models on the run's people; a party's as well."""
+
+    def found(path: Path) -> Any:
+        words = ["evaluate", str(path), "--protocol", "personal", "--far", "0.1", "--fpir", "0.1", "--json"]
+        done = CliRunner().invoke(app, words)
+        assert done.exit_code == 0, done.output
+        return json.loads(done.output)
+
+    def metrics(table: Any) -> Any:
+        return [one["metrics"] for one in table["results"]]
+
+    assert metrics(found(folder / CHOSEN)) == metrics(found(shorter))
+    party = Path("parties") / "party-01"
+    assert metrics(found(folder / CHOSEN / party)) == metrics(found(shorter / party))
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"evaluation.every": 0}, "choose needs 'every'"),
+        ({"partition.validation": 0}, "evaluation.choose is set, but nobody validates: set partition.validation"),
+        ({"evaluation.choose": "tar@0.2"}, "there is no score 'tar@0.2': did you mean 'tar@0.1'"),
+    ],
+    ids=["no rounds", "nobody", "no such score"],
+)
+def test_a_choice_that_cannot_be_made_is_refused(tmp_path: Path, changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(fv.FedVisageError, match=says):
+        fv.run(fv.load_recipe("smoke", RUN | changes), out=tmp_path / "run")
+
+
+def test_a_round_that_is_repeated_replaces_what_it_left(tmp_path: Path) -> None:
+    """After a kill the same round comes again, with the same score."""
+    chooser = Chooser("tar@0.1", tmp_path)
+    saved: list[int] = []
+
+    def see(round: int, score: float) -> None:
+        def save(place: Path) -> None:
+            saved.append(round)
+            (place / "model").write_text(str(round))
+
+        chooser.see(round, {"tar@0.1": score}, save)
+
+    for round, score in ((1, 0.5), (2, 0.4), (3, 0.6), (3, 0.6), (4, 0.6)):
+        see(round, score)
+    assert saved == [1, 3, 3]
+    assert (chooser.folder / "model").read_text() == "3"
+    assert chosen_round(tmp_path) == {"round": 3, "by": "tar@0.1", "score": 0.6}
+
+
+def test_without_a_choice_nothing_is_kept(tmp_path: Path) -> None:
+    def save(place: Path) -> None:
+        raise AssertionError(place)
+
+    Chooser("", tmp_path).see(1, {"tar@0.1": 1.0}, save)
+    assert chosen_round(tmp_path) is None
