@@ -278,7 +278,7 @@ def _show(name: str, scale: str, kept: Path) -> None:
     if any(not math.isnan(entry.chosen) for of in entries.values() for entry in of.values()):
         print("in brackets: at the round chosen on validation people")
     elif finished:
-        print(unchosen(finished))
+        print(unchosen(study, scale, finished))
     _show_tries(study, scale, kept, name, seeds_of(finished))
     for row in study.rows:
         if row.name in diverged:

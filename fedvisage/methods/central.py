@@ -6,18 +6,22 @@ target-only model of papers on domain adaptation. With `of = "source"` nobody's 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedvisage.core.errors import FedVisageError
+from fedvisage.core.errors import FedVisageError, nearest
 from fedvisage.core.method import METHODS, Images, Party
 from fedvisage.core.parcel import Parcel
-from fedvisage.core.phase import LEARNERS
+from fedvisage.core.phase import LEARNERS, Phase
 from fedvisage.methods.fedavg import EMBEDDINGS, FedAvg, mean_embeddings
+from fedvisage.training import Batch, Loss
 from fedvisage.training.views import Mixture, Part
+
+LOSSES = "losses"
 
 
 @METHODS.register("central")
@@ -34,11 +38,18 @@ class Central(FedAvg):
     """Only these parties' images; without it everybody's."""
     public: Literal["none", "all"] = "none"
     """Whether the public people are pooled with the parties' people, too."""
+    losses_of: tuple[str, ...] = ()
+    """Domains whose images' training losses are told apart."""
 
     @property
     def pooled_roles(self) -> frozenset[str]:
         """Whose images, by role."""
         return LEARNERS if self.of is None else frozenset({self.of})
+
+    def phases(self) -> tuple[Phase, ...]:
+        """Training reports the loss of each domain that is asked for."""
+        more = tuple(map(loss_of_domain, self.losses_of))
+        return tuple(replace(phase, may_report=more) if phase.trains else phase for phase in super().phases())
 
     @property
     def keeps_class_embeddings(self) -> bool:
@@ -66,6 +77,39 @@ class Central(FedAvg):
         ]
         return Mixture(parts, own.classes + public.classes)
 
+    def objective(self, party: Party, embeddings: Tensor, offset: int) -> Loss:
+        """The loss of a batch; what it is on the images of each domain is added up beside."""
+        loss = super().objective(party, embeddings, offset)
+        if not self.losses_of:
+            return loss
+        domains = [name.rpartition("/")[0] for name in party.faces.train.names]
+        strange = sorted(set(self.losses_of) - set(domains))
+        if strange:
+            known = nearest(strange[0], {domain for domain in domains if domain})
+            raise FedVisageError(f"central, losses_of: nobody of domain '{strange[0]}' is trained on: {known}")
+        members = {domain: torch.tensor([own == domain for own in domains]) for domain in self.losses_of}
+        totals = party.state[LOSSES] = {domain: [0.0, 0] for domain in self.losses_of}
+
+        def told_apart(features: Tensor, batch: Batch) -> Tensor:
+            for domain, those in members.items():
+                own = those.to(batch.labels.device)[batch.labels]
+                count = int(own.sum())
+                if count:
+                    with torch.no_grad():
+                        value = float(loss(features[own], batch._replace(labels=batch.labels[own])))
+                    totals[domain] = [totals[domain][0] + count * value, totals[domain][1] + count]
+            return loss(features, batch)
+
+        return told_apart
+
+    def train(self, party: Party, parcel: Parcel) -> Parcel:
+        """Local work, with the domains' losses among what is reported."""
+        answer = super().train(party, parcel)
+        for domain, (total, count) in party.state.pop(LOSSES, {}).items():
+            if count:
+                answer.statistics[loss_of_domain(domain)] = total / count
+        return answer
+
     def trained_images(self, own: float, public: float) -> float:
         """With the public ones where asked for."""
         return own + public if self.public == "all" else own
@@ -76,6 +120,11 @@ class Central(FedAvg):
             return mean_embeddings(party.weights.model, public)
         size = party.weights.model.metadata.embedding_size
         return self.random_embeddings(public.classes, size, party.streams.child("public"))
+
+
+def loss_of_domain(domain: str) -> str:
+    """The name under which the loss on a domain's images is reported."""
+    return f"loss of {domain}"
 
 
 def _public(party: Party) -> Images:

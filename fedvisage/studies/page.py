@@ -17,6 +17,7 @@ from fedvisage.studies.definition import Column, Row, Study, load_study
 from fedvisage.studies.figures import learning_curves, redrawn
 from fedvisage.studies.numbers import Entry, Ordering, agreement, ordered, orderings, table, uneven
 from fedvisage.studies.results import diverging, load_results, seeds_of
+from fedvisage.studies.running import is_of_a_round
 from fedvisage.studies.tries import Choice, choices, chosen_cells
 from fedvisage.studies.weightings import KINDS, drawn_weightings
 
@@ -68,7 +69,7 @@ def contents(name: str, scale: str, results: Path, folder: Path | None = None) -
         "tries": _tries(study, choices(name, scale, results, seeds, folder)),
         "by": _judged_by(study, scale),
         "chosen": chosen,
-        "unchosen": "" if any(chosen) or not finished else unchosen(finished),
+        "unchosen": "" if any(chosen) or not finished else unchosen(study, scale, finished),
         "compares_chosen": any(not math.isnan(one.chosen) for one in found),
         "figures": drawn_weightings(study, finished) if _is_of_weights(study) else redrawn(study, scale, numbers),
         "curves": learning_curves(study, scale, finished),
@@ -214,8 +215,10 @@ def _said(score: float | None) -> str:
     return "–" if score is None else DIVERGED if math.isnan(score) else f"{100 * score:.2f}"
 
 
-def unchosen(finished: Mapping[str, Sequence[Any]]) -> str:
+def unchosen(study: Study, scale: str, finished: Mapping[str, Sequence[Any]]) -> str:
     """Why no round was chosen."""
+    if not any(is_of_a_round(column.by[scale]) for column in study.measured(scale)):
+        return "No round is chosen: these columns are of training as a whole, not of a round's model."
     followed = any(result["rounds"].get("validation") for of in finished.values() for result in of)
     what = "these columns were measured" if followed else "the runs were scored"
     return f"No round was chosen on validation people: {what} at the end only."

@@ -17,6 +17,7 @@ from fedvisage.config import Recipe, load_recipe
 from fedvisage.core.codec import write_atomically
 from fedvisage.core.errors import Diverged, FedVisageError, nearest
 from fedvisage.federation import Event
+from fedvisage.methods.central import loss_of_domain
 from fedvisage.pipeline import EVALUATION, run
 from fedvisage.privacy import read_ledger
 from fedvisage.protocols import PROTOCOLS, Data, Options, Result, Subject, open_subject
@@ -239,7 +240,7 @@ def _together(measures: Iterable[Measure]) -> list[list[Measure]]:
 def _add(result: dict[str, Any], measures: Sequence[Measure], folder: Path, place: _Place) -> None:
     """Scores by a protocol, or a loss."""
     if measures[0].protocol == TRAINING:
-        result["scores"][measures[0].key] = _last_loss(folder, measures[0].metric)
+        result["scores"][measures[0].key] = _last_loss(folder, place.recipe, measures[0].metric)
         return
     data, found = _evaluated(measures, folder, place, influence=True)
     for measure in measures:
@@ -283,17 +284,26 @@ def _add_chosen(result: dict[str, Any], measures: Iterable[Measure], folder: Pat
 
 def _chooses(measure: Measure) -> bool:
     """Whether a measure tells rounds apart, and the learning curve does not have it."""
-    by_protocol = measure.protocol not in (TEST, TRAINING) and PROTOCOLS[measure.protocol].by_round
-    return by_protocol and measure.of != "start"
+    return measure.protocol != TEST and measure.of != "start" and is_of_a_round(measure)
 
 
-def _last_loss(folder: Path, group: str) -> float | None:
-    """The training loss of a group's parties, smoothed over the rounds; None where none of them trained."""
+def is_of_a_round(measure: Measure) -> bool:
+    """Whether a measure is of a model that some round ended with, not of training as a whole."""
+    return measure.protocol == TEST or (measure.protocol != TRAINING and PROTOCOLS[measure.protocol].by_round)
+
+
+def _last_loss(folder: Path, recipe: Recipe, group: str) -> float | None:
+    """The training loss of a group's parties, smoothed over the rounds; None where none of them trained.
+
+    Where all are pooled, that of the images of the group's domain.
+    """
+    domain = loss_of_domain(recipe.partition.groups[group].domain or "")
     smoothed: float | None = None
     for line in (folder / "metrics.jsonl").read_text().splitlines():
         row = json.loads(line)
         parties = row.get("parties", {}) if row["phase"] == "train" else {}
         losses = [own["loss"] for party, own in parties.items() if party.rpartition("-")[0] == group]
+        losses += [own[domain] for own in parties.values() if domain in own]
         if losses:
             loss = fmean(losses)
             smoothed = loss if smoothed is None else SMOOTHING * smoothed + (1 - SMOOTHING) * loss

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from small import EMBEDDING, FACES, close, federate, get, network, put, random_head
 from torch import Tensor
 
-from fedvisage.config import Training
+from fedvisage.config import Training, load_recipe
 from fedvisage.core.errors import FedVisageError
 from fedvisage.core.method import METHODS, Method
 from fedvisage.core.parcel import BACKBONE, BUFFERS
@@ -22,6 +23,7 @@ from fedvisage.losses import cosface, domain_adversarial, domain_classifier, mul
 from fedvisage.methods.central import Central
 from fedvisage.methods.dan import DAN
 from fedvisage.methods.dann import DANN
+from fedvisage.pipeline import run
 from fedvisage.training import batches
 from fedvisage.training.views import Mixture, Part
 
@@ -122,3 +124,40 @@ def test_a_partition_without_targets_is_refused(tmp_path: Path) -> None:
     only = pooled(method, Partition((), (), {"ann": Share(SOURCE, tuple(range(8)))}))
     with pytest.raises(FedVisageError, match="this partition has no target"):
         federate(tmp_path, method, rounds=1, partition=only)
+
+
+def test_losses_of_domains_add_up_to_the_loss_and_change_nothing(tmp_path: Path) -> None:
+    """Every round's loss is the mean over the domains' images, by how many of them were in its batches."""
+    changes: dict[str, Any] = {
+        "faces.domain": ["daylight", "webcam"],
+        "faces.identities": 20,
+        "faces.images_per_identity": 3,
+        "faces.size": 32,
+        "partition.public": 0,
+        "partition.test": 0,
+        "partition.parties": 2,
+        "partition.identities_per_party": 10,
+        "partition.held_out": 0.0,
+        "pretrain.epochs": 0,
+        "training.steps": 3,
+        "training.epochs": None,
+        "training.batch_size": 20,
+        "method.name": "central",
+        "federation.rounds": 2,
+        "compare": [],
+    }
+    told = {**changes, "method.losses_of": ["daylight", "webcam"]}
+    plain, apart = (
+        run(load_recipe("smoke", some), out=tmp_path / name) for name, some in (("a", changes), ("b", told))
+    )
+    assert apart.model_path.read_bytes() == plain.model_path.read_bytes()
+    lines = [json.loads(line) for line in (apart.folder / "metrics.jsonl").read_text().splitlines()]
+    rounds = [line["parties"]["pooled"] for line in lines if line["phase"] == "train"]
+    assert len(rounds) == 2
+    for numbers in rounds:
+        day, cam = numbers["loss of daylight"], numbers["loss of webcam"]
+        # sixty images in batches of twenty: three steps see each image once, thirty of either domain
+        assert numbers["loss"] == pytest.approx((day + cam) / 2, rel=1e-5)
+        assert abs(day - cam) > 1e-4
+    with pytest.raises(FedVisageError, match="nobody of domain 'webcams' is trained on: did you mean 'webcam'"):
+        run(load_recipe("smoke", {**changes, "method.losses_of": ["webcams"]}), out=tmp_path / "c")
