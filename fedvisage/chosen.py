@@ -56,8 +56,13 @@ class Chooser:
 def chosen_round(run: Path) -> dict[str, Any] | None:
     """The chosen `round` of a run, `by` what and with which `score`; None where none was chosen."""
     path = run / CHOSEN / ROUND
-    found: dict[str, Any] | None = json.loads(path.read_text("utf-8")) if path.exists() else None
-    return found
+    if not path.exists():
+        return None
+    try:
+        found = json.loads(path.read_text("utf-8"))
+        return {"round": int(found["round"]), "by": str(found["by"]), "score": float(found["score"])}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise FedVisageError(f"{path} is damaged: {error!r}; remove {path.parent}") from None
 
 
 def run_of(models: Path) -> Path:

@@ -127,3 +127,11 @@ def test_without_a_choice_nothing_is_kept(tmp_path: Path) -> None:
 
     Chooser("", tmp_path).see(1, {"tar@0.1": 1.0}, save)
     assert chosen_round(tmp_path) is None
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"round": 1}', '{"round": "x", "by": "a", "score": 1}'])
+def test_a_damaged_round_is_one_line(tmp_path: Path, text: str) -> None:
+    (tmp_path / CHOSEN).mkdir()
+    (tmp_path / CHOSEN / "round.json").write_text(text)
+    with pytest.raises(fv.FedVisageError, match=r"round\.json is damaged: .*; remove "):
+        chosen_round(tmp_path)

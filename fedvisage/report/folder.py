@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError, model_validator
 from fedvisage.core.errors import FedVisageError
 
 LOG_TAIL = 8192
+CHOSEN = "chosen/round.json"
 WEIGHT = "weight/"
 """How the numbers that are parties' weights begin."""
 JOIN, EVALUATE = "join", "evaluate"
@@ -51,6 +52,14 @@ class Recipe(BaseModel):
     federation: Rounds
     pretrain: Epochs = Epochs()
     compare: tuple[str, ...] = ()
+
+
+class Chosen(BaseModel):
+    """The round whose models were kept beside the last."""
+
+    round: int
+    by: str
+    score: float
 
 
 class Histogram(BaseModel):
@@ -184,6 +193,8 @@ class RunFiles:
     compared: dict[str, Metrics]
     failures: str
     """The end of failures.log."""
+    chosen: Chosen | None
+    """Where validation people chose a round."""
 
 
 def read_run(folder: Path) -> RunFiles:
@@ -207,6 +218,7 @@ def read_run(folder: Path) -> RunFiles:
         evaluation=_checked(Evaluation, _json(folder, "evaluation.json"), folder / "evaluation.json"),
         compared={path.parent.name: read_metrics(path) for path in _compared(folder, recipe.compare)},
         failures=_tail(folder / "failures.log"),
+        chosen=_checked(Chosen, _json(folder, CHOSEN), folder / CHOSEN) if (folder / CHOSEN).exists() else None,
     )
 
 

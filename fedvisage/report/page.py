@@ -35,6 +35,7 @@ def _contents(run: RunFiles, crossings: Crossings) -> dict[str, Any]:
         "facts": _facts(run, crossings),
         "comparison": results.compare(run, models),
         "curves": results.learning_curves(run, models),
+        "chosen": _chosen(run),
         "rates": curves.rate_curves(models),
         "people_map": people_map.people_figures(run.folder),
         "separation": separation.separation_figures(run),
@@ -66,6 +67,18 @@ def _summary(run: RunFiles, models: list[words.Model]) -> str:
     rounds = words.plural(run.recipe.federation.rounds, "round")
     parties = words.plural(len(run.partition.parties), "party", "parties")
     return f"{rounds} with {parties} are done; no identities were kept apart for a test."
+
+
+def _chosen(run: RunFiles) -> str:
+    """Which round validation people chose, where its models are kept."""
+    found = run.chosen
+    if found is None:
+        return ""
+    last = ", the last" if found.round == run.recipe.federation.rounds else ""
+    return (
+        f"Validation people chose round {found.round}{last} ({found.by} of {words.percent(found.score, 1)}); "
+        "its models are in the run's folder, under chosen/."
+    )
 
 
 def _facts(run: RunFiles, crossings: Crossings) -> list[tuple[str, str]]:

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import pytest
 
+from fedvisage.core.errors import FedVisageError
 from fedvisage.report import write_report
 
 SCORES, PARTIES = "Scores of every model", "Scores and size of each party."
@@ -262,3 +263,15 @@ def test_the_same_files_give_the_same_page(folder):
 def test_the_page_goes_where_the_run_is(folder):
     assert write_report(folder.save().path) == folder.path / "report.html"
     assert [path.name for path in folder.path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_the_page_says_which_round_validation_people_chose(folder):
+    assert "Validation people chose" not in folder.page().source
+    (folder.path / "chosen").mkdir()
+    (folder.path / "chosen" / "round.json").write_text('{"round": 1, "by": "tar@0.1", "score": 0.4321}')
+    assert "Validation people chose round 1 (tar@0.1 of 43.2%); its models are in" in folder.page().source
+    (folder.path / "chosen" / "round.json").write_text('{"round": 2, "by": "tar@0.1", "score": 0.4321}')
+    assert "Validation people chose round 2, the last (tar@0.1 of" in folder.page().source
+    (folder.path / "chosen" / "round.json").write_text("{}")
+    with pytest.raises(FedVisageError, match=r"round\.json is damaged: round: Field required"):
+        folder.page()
