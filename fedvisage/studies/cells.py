@@ -117,7 +117,7 @@ class Cell:
             table = dict(said.get(part, {}))
             if table.get("name") in registry:
                 fields = registry[table["name"]].model_fields
-                known = {name: field.default for name, field in fields.items()}
+                known = {name: _plain(field.default) for name, field in fields.items()}
                 table = {name: value for name, value in table.items() if name == "name" or known.get(name) != value}
             said[part] = table
         return sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
@@ -133,6 +133,11 @@ class Cell:
         path = results / f"{self.key}.json"
         found = read_result(path) if path.exists() else None
         return found if found and not differences(found.get("settings", {}), self.settings) else None
+
+
+def _plain(default: Any) -> Any:
+    """A default as JSON has it."""
+    return list(default) if isinstance(default, tuple) else default
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any], path: str = "") -> list[str]:
