@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedvisage import chosen
 from fedvisage.core.errors import FedVisageError
 from fedvisage.core.parcel import GROUPS, PRIVATE_EMBEDDINGS
 from fedvisage.core.phase import VALIDATOR
@@ -38,8 +39,11 @@ class Card:
 
 
 def make_card(source: str | Path, model: Backbone, title: str) -> Card:
-    """The card of a model: a name such as `dlib`, a run's folder, a party's folder or a model file in either."""
-    run, party = run_of(source)
+    """The card of a model: a name such as `dlib`, a run's folder, a party's folder or a model file in either.
+
+    The folder may be that of a run's chosen round.
+    """
+    run, party, earlier = run_of(source)
     about = model.metadata
     lines = [f"# Model card: {title}", ""]
     network = f"`{about.name}`, {about.parameters:,} parameters"
@@ -54,10 +58,11 @@ def make_card(source: str | Path, model: Backbone, title: str) -> Card:
     else:
         files = read_run(run)
         crossings = sum_up(run / "ledger.jsonl", files.metrics.absent)
-        for heading, text, fact in _of_run(files, crossings, run, party):
+        for heading, text, fact in _of_run(files, crossings, run, party, earlier):
             lines += ["", f"## {heading}", "", *text]
             facts |= fact
-    tested = files.evaluation.models.get(files.recipe.method.name) if run and not party else None
+    last = run is not None and not party and not earlier
+    tested = files.evaluation.models.get(files.recipe.method.name) if last else None
     text, fact = _threshold(source, tested)
     lines += ["", "## Threshold", "", *text]
     lines += ["", "## Intended use", "", INTENDED, "", "## Unsuitable use", "", UNSUITABLE, ""]
@@ -66,15 +71,15 @@ def make_card(source: str | Path, model: Backbone, title: str) -> Card:
     return Card("\n".join(lines), plain)
 
 
-def run_of(source: str | Path) -> tuple[Path | None, str | None]:
-    """The finished run that a model belongs to, and the party where it is one party's own."""
+def run_of(source: str | Path) -> tuple[Path | None, str | None, bool]:
+    """The finished run that a model belongs to, the party where it is one's own, and whether it is a chosen round's."""
     path = Path(source)
     folder = path if path.is_dir() else path.parent
-    if (folder / "evaluation.json").is_file() and (folder / "recipe.toml").is_file():
-        return folder, None
-    if folder.parent.name == "parties" and (folder.parents[1] / "evaluation.json").is_file():
-        return folder.parents[1], folder.name
-    return None, None
+    models, party = (folder.parents[1], folder.name) if folder.parent.name == "parties" else (folder, None)
+    run = chosen.run_of(models)
+    if (run / "evaluation.json").is_file() and (run / "recipe.toml").is_file():
+        return run, party, run != models
+    return None, None, False
 
 
 def _unknown(source: str | Path) -> str:
@@ -89,8 +94,15 @@ Part = tuple[str, list[str], dict[str, Any]]
 """A heading, its lines, and facts for the metadata."""
 
 
-def _of_run(files: RunFiles, crossings: Crossings, run: Path, party: str | None) -> list[Part]:
-    return [_data(files, run, party), _results(files, party), _left(crossings), _made(files)]
+def _of_run(files: RunFiles, crossings: Crossings, run: Path, party: str | None, earlier: bool) -> list[Part]:
+    results = _results_of_chosen(files) if earlier else _results(files, party)
+    return [_data(files, run, party), results, _left(crossings), _made(files)]
+
+
+def _results_of_chosen(files: RunFiles) -> Part:
+    which = f"round {files.chosen.round}, which validation people chose" if files.chosen else "an earlier round"
+    line = f"A model of {which}. The run's results are of its last round: score this one with `fedvisage evaluate`."
+    return "Results", [line], {}
 
 
 def _data(files: RunFiles, run: Path, party: str | None) -> Part:

@@ -1,7 +1,8 @@
 """The models of the round that validation people liked best, kept beside those of the last round.
 
 `evaluation.choose` names the score that decides. `chosen/` in the run's folder holds the model, the parties' own models
-where the method gives them some, and which round it was; protocols take that folder in the place of the run's.
+where the method gives them some and they are on this machine, and which round it was. Protocols take that folder in the
+place of the run's.
 """
 
 from __future__ import annotations
@@ -37,20 +38,27 @@ class Chooser:
     def see(self, round: int, scores: Mapping[str, float], save: Callable[[Path], None]) -> None:
         """Have a round's models saved if none before it scored as high.
 
-        What is kept says its round last: a round that is repeated after a kill is judged against those before it.
+        They take the place of others once they are whole; a round that is repeated after a kill takes its own place.
         """
         if not self.by:
             return
-        if self.by not in scores:
-            raise FedVisageError(f"evaluation.choose: there is no score '{self.by}': {nearest(self.by, scores)}")
+        self.check(scores)
         score, kept = scores[self.by], chosen_round(self.run)
         if kept and kept["round"] < round and score <= kept["score"]:
             return
-        shutil.rmtree(self.folder, ignore_errors=True)
-        self.folder.mkdir(parents=True)
-        save(self.folder)
+        new = self.folder.with_name(f"{CHOSEN}.new")
+        shutil.rmtree(new, ignore_errors=True)
+        new.mkdir(parents=True)
+        save(new)
         table = {"round": round, "by": self.by, "score": score}
-        write_atomically(self.folder / ROUND, [json.dumps(table).encode()])
+        write_atomically(new / ROUND, [json.dumps(table).encode()])
+        shutil.rmtree(self.folder, ignore_errors=True)
+        new.rename(self.folder)
+
+    def check(self, scores: Mapping[str, float]) -> None:
+        """Refuse to choose by a score that is not among these."""
+        if self.by not in scores:
+            raise FedVisageError(f"evaluation.choose: there is no score '{self.by}': {nearest(self.by, scores)}")
 
 
 def chosen_round(run: Path) -> dict[str, Any] | None:
@@ -67,4 +75,5 @@ def chosen_round(run: Path) -> dict[str, Any] | None:
 
 def run_of(models: Path) -> Path:
     """The run whose models a folder holds: the run's own folder, or that of its chosen round."""
-    return models.parent if models.name == CHOSEN else models
+    own = models.resolve().name == CHOSEN and not (models / "recipe.toml").exists()
+    return models.resolve().parent if own else models

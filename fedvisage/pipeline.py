@@ -131,10 +131,15 @@ class _Run:
         self._open_tests()
         if recipe.evaluation.choose and not self.validation:
             raise FedVisageError("evaluation.choose is set, but nobody validates: set partition.validation")
+        if recipe.evaluation.choose and build_parts(recipe).method.has_no_global_model:
+            what = f"method '{recipe.method['name']}' has no global model to score"
+            raise FedVisageError(f"evaluation.choose is set, but {what}")
 
     def _open_tests(self) -> None:
         self.test = self._people(self.partition.test)
-        self.validation = self._people(self.partition.validation) or self._people(self.partition.judging, lenient=True)
+        self.validation = self._people(self.partition.validation)
+        if not self.validation and not self.weights.local:  # else there is no generic model to score
+            self.validation = self._people(self.partition.judging, lenient=True)
 
     def _methods(self) -> list[Method]:
         """The recipe's method and those it is compared with."""
@@ -170,6 +175,9 @@ class _Run:
         if self.test:
             self._load(load_state(folder / START))
             scores["start"] = self.test.score(self.model, curve=True)
+        if self.validation and recipe.evaluation.choose:
+            self._load(load_state(folder / START))
+            Chooser(recipe.evaluation.choose, folder).check(headline(self.validation.score(self.model)))
         name = recipe.method["name"]
         scores |= self._federate(build_parts(recipe), self.partition, folder, name)
         for other in recipe.compare:

@@ -93,8 +93,8 @@ def test_weights_from_elsewhere_say_what_is_not_known(run: Path, tmp_path: Path)
     card = make_card(lone, fv.load_model(lone), "lone").markdown
     assert "Not known: this file lies in no run's folder." in card
     assert "Not calibrated" in card
-    assert run_of(run / "model.safetensors") == (run, None)
-    assert run_of(run / "parties" / "party-00" / "model.safetensors") == (run, "party-00")
+    assert run_of(run / "model.safetensors") == (run, None, False)
+    assert run_of(run / "parties" / "party-00" / "model.safetensors") == (run, "party-00", False)
 
 
 def test_a_partys_own_model_is_not_given_the_global_models_results(run: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 import fedvisage as fv
+from fedvisage.cards import make_card, run_of
 from fedvisage.chosen import CHOSEN, Chooser, chosen_round
 from fedvisage.cli.main import app
 
@@ -88,18 +90,48 @@ def test_protocols_take_the_chosen_round_for_the_run(folder: Path, shorter: Path
     assert metrics(found(folder / CHOSEN / party)) == metrics(found(shorter / party))
 
 
+def test_a_protocol_on_a_whole_run_refuses_its_chosen_round(folder: Path) -> None:
+    done = CliRunner().invoke(app, ["evaluate", str(folder / CHOSEN), "--protocol", "sampled"])
+    assert "is of a whole run, not of its chosen round" in str(done.exception)
+    assert CliRunner().invoke(app, ["evaluate", str(folder), "--protocol", "sampled"]).exit_code == 0
+
+
+def test_a_run_may_be_called_chosen(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the folder of a chosen round can be named from within."""
+    shutil.copytree(folder, tmp_path / CHOSEN)
+    words = ["--protocol", "personal", "--far", "0.1", "--fpir", "0.1", "--json"]
+    assert CliRunner().invoke(app, ["evaluate", str(tmp_path / CHOSEN), *words]).exit_code == 0
+    monkeypatch.chdir(folder / CHOSEN)
+    assert CliRunner().invoke(app, ["evaluate", ".", *words]).exit_code == 0
+
+
+def test_its_card_does_not_give_the_last_rounds_results(folder: Path) -> None:
+    kept = chosen_round(folder)
+    assert kept is not None
+    model = folder / CHOSEN / "model.safetensors"
+    assert run_of(model) == (folder, None, True)
+    assert run_of(folder / CHOSEN / "parties" / "party-00") == (folder, "party-00", True)
+    card = make_card(model, fv.load_model(model), "chosen").markdown
+    assert f"A model of round {kept['round']}, which validation people chose." in card
+    assert "| all |" not in card
+    assert "Not calibrated" in card
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
         ({"evaluation.every": 0}, "choose needs 'every'"),
         ({"partition.validation": 0}, "evaluation.choose is set, but nobody validates: set partition.validation"),
         ({"evaluation.choose": "tar@0.2"}, "there is no score 'tar@0.2': did you mean 'tar@0.1'"),
+        ({"method.name": "alone"}, "method 'alone' has no global model to score"),
     ],
-    ids=["no rounds", "nobody", "no such score"],
+    ids=["no rounds", "nobody", "no such score", "no global model"],
 )
 def test_a_choice_that_cannot_be_made_is_refused(tmp_path: Path, changes: dict[str, Any], says: str) -> None:
+    """Before the first round."""
     with pytest.raises(fv.FedVisageError, match=says):
         fv.run(fv.load_recipe("smoke", RUN | changes), out=tmp_path / "run")
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
 def test_a_round_that_is_repeated_replaces_what_it_left(tmp_path: Path) -> None:

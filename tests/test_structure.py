@@ -28,6 +28,7 @@ EVERYTHING = {
 TOP = {
     "build",
     "cards",
+    "chosen",
     "classmap",
     "comparison",
     "costs",

@@ -39,7 +39,7 @@ class Central(FedAvg):
     public: Literal["none", "all"] = "none"
     """Whether the public people are pooled with the parties' people, too."""
     losses_of: tuple[str, ...] = ()
-    """Domains whose images' training losses are told apart."""
+    """Sets or domains that were joined, as people's names begin with them, whose training losses are told apart."""
 
     @property
     def pooled_roles(self) -> frozenset[str]:
@@ -48,8 +48,8 @@ class Central(FedAvg):
 
     def phases(self) -> tuple[Phase, ...]:
         """Training reports the loss of each domain that is asked for."""
-        more = tuple(map(loss_of_domain, self.losses_of))
-        return tuple(replace(phase, may_report=more) if phase.trains else phase for phase in super().phases())
+        *others, train = super().phases()
+        return *others, replace(train, may_report=train.may_report + tuple(map(loss_of_domain, self.losses_of)))
 
     @property
     def keeps_class_embeddings(self) -> bool:
@@ -82,7 +82,8 @@ class Central(FedAvg):
         loss = super().objective(party, embeddings, offset)
         if not self.losses_of:
             return loss
-        domains = [name.rpartition("/")[0] for name in party.faces.train.names]
+        public = _public(party).names if self.public == "all" else ()
+        domains = [name.rpartition("/")[0] for name in (*party.faces.train.names, *public)]
         strange = sorted(set(self.losses_of) - set(domains))
         if strange:
             known = nearest(strange[0], {domain for domain in domains if domain})

@@ -159,7 +159,7 @@ def at_best(result: Mapping[str, Any], column: Column, measure: Measure, by: str
     """
     curves, metric = result["rounds"], measure.metric
     if measure.protocol != TEST:
-        chosen = result.get("chosen", {})
+        chosen = result.get("chosen") or {}
         score = chosen["scores"].get(measure.key) if by and chosen.get("by") == by else None
         return math.nan if score is None else column.factor * score
     if not curves.get("validation") or not curves.get(TEST):

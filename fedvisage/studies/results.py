@@ -51,6 +51,6 @@ def _seen_as(result: Mapping[str, Any], of: str) -> dict[str, Any]:
     def of_it(part: Mapping[str, Any]) -> dict[str, Any]:
         return {key.removesuffix(end): value for key, value in part.items() if key.endswith(end)}
 
-    chosen = result.get("chosen", {})
+    chosen = result.get("chosen") or {}
     parts: dict[str, Any] = {part: of_it(result.get(part, {})) for part in ("scores", "people")}
     return {**result, **parts, "chosen": {**chosen, "scores": of_it(chosen.get("scores", {}))}, "rounds": {}}

@@ -61,8 +61,8 @@ def run_cell(
             result = _beginning(cell, folder, clock.seconds()) | {"diverged": str(reason)}
             write_atomically(path, [_lines(result).encode()])
             return path
-        if result.get("rounds") != _curve(folder):
-            result = _beginning(cell, folder, clock.seconds())  # the first, or trained again and come out otherwise
+        if not result or not _is_of(result, done, cell):
+            result = _beginning(cell, folder, clock.seconds())
         with threads(recipe.federation.threads):
             _score(cell, result, done, _Place(recipe, work / "data", root))
         searched = kept_weighting(folder)
@@ -70,6 +70,14 @@ def run_cell(
         write_atomically(path, [_lines(result).encode()])
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
     return path
+
+
+def _is_of(result: Mapping[str, Any], done: RunResult, cell: Cell) -> bool:
+    """Whether a result is of this run: trained again on another machine, a run may come out otherwise."""
+    own = headline(done.scores.get(cell.recipe.method["name"], {"tar": {}}))
+    known = result["scores"]
+    same = all(known.get(f"{TEST} {name}") in (None, round(value, 6)) for name, value in own.items())
+    return same and result["rounds"] == _curve(done.folder)
 
 
 def _score(cell: Cell, result: dict[str, Any], done: RunResult, place: _Place) -> None:
@@ -119,7 +127,8 @@ def _choice(cell: Cell, work: Path) -> str:
     begun = work / cell.key / "recipe.toml"
     if begun.exists():
         return load_recipe(begun).evaluation.choose
-    return load_study(cell.study, cell.home).chooses_by(cell.scale) if cell.recipe.evaluation.every else ""
+    settings = cell.recipe.evaluation
+    return settings.choose or (load_study(cell.study, cell.home).chooses_by(cell.scale) if settings.every else "")
 
 
 def _trained(cell: Cell, recipe: Recipe, work: Path, watch: Watch) -> RunResult:
@@ -189,9 +198,16 @@ def _is_missing(measure: Measure, result: Mapping[str, Any], data: Path, folder:
 
 def _lacks_chosen(cell: Cell, result: Mapping[str, Any], folder: Path, root: Path) -> bool:
     """Whether models of a chosen round are at hand that were not scored by all protocols."""
-    known = result.get(CHOSEN, {}).get("scores", {})
+    kept = chosen_round(folder)
     wanted = [measure for measure in cell.measures if _chooses(measure) and is_at_hand(measure, root)]
-    return chosen_round(folder) is not None and any(measure.key not in known for measure in wanted)
+    return kept is not None and any(measure.key not in _chosen_scores(result, kept) for measure in wanted)
+
+
+def _chosen_scores(result: Mapping[str, Any], kept: Mapping[str, Any]) -> dict[str, float | None]:
+    """What a result says of the round that a run keeps; nothing where it is of another round."""
+    known = result.get(CHOSEN) or {}
+    same = all(known.get(name) == kept[name] for name in ("round", "by"))
+    return dict(known["scores"]) if same else {}
 
 
 def _lacks_weighting(cell: Cell, result: Mapping[str, Any]) -> bool:
@@ -271,7 +287,7 @@ def _add_chosen(result: dict[str, Any], measures: Iterable[Measure], folder: Pat
     kept = chosen_round(folder)
     if kept is None:
         return
-    chosen = result.setdefault(CHOSEN, {"round": kept["round"], "by": kept["by"], "scores": {}})
+    chosen = result[CHOSEN] = {"round": kept["round"], "by": kept["by"], "scores": _chosen_scores(result, kept)}
     later = any(phase.when == "end" for phase in build_parts(place.recipe).method.phases())
     wanted = [measure for measure in measures if _chooses(measure) and is_at_hand(measure, place.root)]
     for some in _together(measure for measure in wanted if measure.key not in chosen["scores"]):
@@ -297,7 +313,8 @@ def _last_loss(folder: Path, recipe: Recipe, group: str) -> float | None:
 
     Where all are pooled, that of the images of the group's domain.
     """
-    domain = loss_of_domain(recipe.partition.groups[group].domain or "")
+    own = recipe.partition.groups.get(group)
+    domain = loss_of_domain(own.domain if own and own.domain else "")
     smoothed: float | None = None
     for line in (folder / "metrics.jsonl").read_text().splitlines():
         row = json.loads(line)
@@ -313,7 +330,9 @@ def _last_loss(folder: Path, recipe: Recipe, group: str) -> float | None:
 def options_of(measures: Sequence[Measure], influence: bool = False) -> Options:
     """How a protocol comes to tell some metrics, such as `TAR@0.001 (clean)`."""
     rates = [rate for measure in measures if (rate := re.match(r"(TAR|TPIR)@([0-9.e-]+)", measure.metric))]
-    fars, fpirs = (tuple(float(rate[2]) for rate in rates if rate[1] == kind) for kind in ("TAR", "TPIR"))
+    fars, fpirs = (
+        tuple(dict.fromkeys(float(rate[2]) for rate in rates if rate[1] == kind)) for kind in ("TAR", "TPIR")
+    )
     pairs = Options().pairs if any(measure.metric == "accuracy" for measure in measures) else 0
     which: Any = measures[0].of or "own"
     return Options(fars=fars or None, fpirs=fpirs or None, pairs=pairs, influence=influence, which=which)

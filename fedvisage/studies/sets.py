@@ -139,6 +139,6 @@ def is_at_hand(measure: Measure, data: Path) -> bool:
     """Whether a column can be measured here; a face set that is not there leaves it open, to be measured later."""
     if not measure.data:
         return True
-    name = measure.data.partition(":")[0].partition("+")[0]
-    drawn = name.startswith(f"@{PREFIX}")
-    return drawn or (data / name[1:] if name.startswith("@") else Path(measure.data)).exists()
+    name = set_name(measure.data)
+    made = name.startswith((PREFIX, SYNTHETIC))
+    return made or (data / name if name else Path(measure.data)).exists()

@@ -159,5 +159,8 @@ def test_losses_of_domains_add_up_to_the_loss_and_change_nothing(tmp_path: Path)
         # sixty images in batches of twenty: three steps see each image once, thirty of either domain
         assert numbers["loss"] == pytest.approx((day + cam) / 2, rel=1e-5)
         assert abs(day - cam) > 1e-4
+    public = {**told, "faces.identities": 24, "partition.public": 4, "method.public": "all"}
+    lines = run(load_recipe("smoke", public), out=tmp_path / "public").folder.joinpath("metrics.jsonl").read_text()
+    assert lines.count("loss of daylight") > 0, "public people are of some domain, too"
     with pytest.raises(FedVisageError, match="nobody of domain 'webcams' is trained on: did you mean 'webcam'"):
         run(load_recipe("smoke", {**changes, "method.losses_of": ["webcams"]}), out=tmp_path / "c")

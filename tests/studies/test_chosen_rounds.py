@@ -93,15 +93,17 @@ def test_a_try_is_measured_once_it_is_chosen(tmp_path: Path) -> None:
     assert after["seconds"] == before["seconds"]
 
 
-@pytest.mark.parametrize("otherwise", [False, True], ids=["the same", "otherwise"])
-def test_a_cell_that_is_trained_again_holds_the_scores_of_one_model(tmp_path: Path, otherwise: bool) -> None:
+@pytest.mark.parametrize("otherwise", ["", "curve", "score"])
+def test_a_cell_that_is_trained_again_holds_the_scores_of_one_model(tmp_path: Path, otherwise: str) -> None:
     """Where the run comes out as before, its other scores are still its own; else all are taken anew."""
-    cell = cell_of("fedface/table-2", "fedface")
+    cell = cell_of("fedfr/table-3", "personal")
     path = run_cell(cell, tmp_path / "work", tmp_path / "results")
     whole = content(path)
     kept = {**whole, "scores": {"of another study": 0.5}}
-    if otherwise:
+    if otherwise == "curve":
         kept["rounds"] = {**whole["rounds"], "test": [{**whole["rounds"]["test"][0], "tar@0.1": 0.123}]}
+    elif otherwise:
+        kept["scores"] |= {"test tar@0.1": 0.123}
     path.write_text(json.dumps(kept))
     shutil.rmtree(tmp_path / "work" / cell.key)
     run_cell(cell, tmp_path / "work", tmp_path / "results")
@@ -120,3 +122,16 @@ def test_a_run_begun_before_is_gone_on_with(place: Path, tmp_path: Path) -> None
     result = content(run_cell(cell, tmp_path / "work", tmp_path / "results"))
     assert result["scores"][OWN] is not None
     assert "chosen" not in result
+
+
+@pytest.mark.parametrize("before", [None, {"round": 99, "by": "accuracy", "scores": {OWN: 0.5}}], ids=["null", "other"])
+def test_a_round_chosen_otherwise_before_is_forgotten(place: Path, tmp_path: Path, before: Any) -> None:
+    cell = cell_of("fedfr/table-3", "personal")
+    shutil.copytree(place, tmp_path / "place")
+    path = tmp_path / "place" / "results" / f"{cell.key}.json"
+    whole = content(path)
+    path.write_text(json.dumps({**whole, "chosen": before}))
+    run_cell(cell, tmp_path / "place" / "work", tmp_path / "place" / "results")
+    again = content(path)["chosen"]
+    assert (again["round"], again["by"]) == (whole["chosen"]["round"], "tar@0.1")
+    assert again["scores"] == {OWN: whole["chosen"]["scores"][OWN]}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -328,3 +329,16 @@ def test_the_personal_protocol_tells_people_too(tmp_path: Path) -> None:
         assert content["scores"][key] is not None
         assert len(influence) == one.recipe.faces.identities
         assert influence.any()
+
+
+def test_a_setting_at_its_default_is_no_part_of_a_cells_name() -> None:
+    """Nor is what a run keeps beside its result."""
+    cell = next(cell for cell in cells("fedfr/table-1", "laptop", [1]) if cell.row == "central")
+
+    def key(method: dict[str, Any], choose: str = "") -> str:
+        evaluation = cell.recipe.evaluation.model_copy(update={"choose": choose})
+        parts = {"method": {"name": "central", **method}, "evaluation": evaluation}
+        return replace(cell, recipe=cell.recipe.model_copy(update=parts)).key
+
+    assert key({}) == key({"losses_of": []}) == key({}, "tar@0.01")
+    assert key({"losses_of": ["webcam"]}) != key({})
