@@ -112,10 +112,16 @@ class Ordering:
 def table(study: Study, scale: str, results: Results) -> dict[str, dict[str, Entry]]:
     """Our numbers by row and column, as far as cells are finished."""
     columns = [(column, column.by[scale]) for column in study.measured(scale)]
-    return {
+    found = {
         row: {column.name: _entry(finished, column, measure, study.chooses_by(scale)) for column, measure in columns}
         for row, finished in results.items()
     }
+    starts = [row.name for row in study.rows if row.of == "start" and row.name in found]
+    for column, _ in columns:  # a start has no round: it is shown beside those that have
+        if all(math.isnan(of[column.name].chosen) for row, of in found.items() if row not in starts):
+            for row in starts:
+                found[row][column.name] = found[row][column.name]._replace(chosen=math.nan)
+    return found
 
 
 def _entry(results: Sequence[Mapping[str, Any]], column: Column, measure: Measure, by: str) -> Entry:
@@ -155,13 +161,14 @@ def at_best(result: Mapping[str, Any], column: Column, measure: Measure, by: str
     """The score at the round that validation people liked best; NaN where that is not known.
 
     They judge `by` one score for all columns, or by the column's own. Test scores are in the curve; by a protocol the
-    models of that round were scored.
+    models of that round were scored. A start is the same in every round.
     """
-    curves, metric = result["rounds"], measure.metric
+    if result.get("of") == "start":
+        return _shown(result["scores"].get(measure.key), column)
     if measure.protocol != TEST:
         chosen = result.get("chosen") or {}
-        score = chosen["scores"].get(measure.key) if by and chosen.get("by") == by else None
-        return math.nan if score is None else column.factor * score
+        return _shown(chosen["scores"].get(measure.key) if by and chosen.get("by") == by else None, column)
+    curves, metric = result["rounds"], measure.metric
     if not curves.get("validation") or not curves.get(TEST):
         return math.nan
     liked = {row["round"]: row[by or metric] for row in curves["validation"] if (by or metric) in row}
@@ -171,6 +178,10 @@ def at_best(result: Mapping[str, Any], column: Column, measure: Measure, by: str
     return next(
         (column.factor * row[metric] for row in curves[TEST] if row["round"] == best and metric in row), math.nan
     )
+
+
+def _shown(score: float | None, column: Column) -> float:
+    return math.nan if score is None else column.factor * score
 
 
 def orderings(study: Study, scale: str, results: Results, rng: np.random.Generator) -> list[Ordering]:

@@ -53,4 +53,5 @@ def _seen_as(result: Mapping[str, Any], of: str) -> dict[str, Any]:
 
     chosen = result.get("chosen") or {}
     parts: dict[str, Any] = {part: of_it(result.get(part, {})) for part in ("scores", "people")}
-    return {**result, **parts, "chosen": {**chosen, "scores": of_it(chosen.get("scores", {}))}, "rounds": {}}
+    own = {**chosen, "scores": of_it(chosen.get("scores", {}))}
+    return {**result, **parts, "chosen": own, "rounds": {}, "of": of}

@@ -135,3 +135,16 @@ def test_a_round_chosen_otherwise_before_is_forgotten(place: Path, tmp_path: Pat
     again = content(path)["chosen"]
     assert (again["round"], again["by"]) == (whole["chosen"]["round"], "tar@0.1")
     assert again["scores"] == {OWN: whole["chosen"]["scores"][OWN]}
+
+
+def test_a_start_is_the_same_in_every_round(tmp_path: Path) -> None:
+    """Shown beside rows with a chosen round, and not without them."""
+    for cell in cells("fedface/table-1", "smoke", [1]):
+        if cell.row in ("pre-trained", "fedface"):
+            run_cell(cell, tmp_path / "work", tmp_path / "results")
+    study = load_study("fedface/table-1")
+    found = load_results("fedface/table-1", "smoke", tmp_path / "results", [1])
+    both = table(study, "smoke", found)
+    assert both["pre-trained"]["IJB-C"].chosen == both["pre-trained"]["IJB-C"].mean
+    alone = table(study, "smoke", {"pre-trained": found["pre-trained"]})
+    assert math.isnan(alone["pre-trained"]["IJB-C"].chosen)

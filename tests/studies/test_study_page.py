@@ -78,7 +78,7 @@ def test_the_sentence_is_right_for_a_single_ordering_and_for_ties(made_up: Make)
 
 def test_a_scale_that_measures_nothing_the_paper_speaks_of_says_so(tmp_path: Path) -> None:
     study = load_study("fedface/table-1")
-    others = study.model_copy(update={"columns": study.columns[-1:]})
+    others = study.model_copy(update={"columns": (study.columns[-1].model_copy(update={"name": "ours alone"}),)})
     assert summary(others, "laptop", [], True).startswith("There is nothing to compare with")
     assert summary(study, "laptop", [], True) == "Too few cells are finished to compare rows."
 
