@@ -128,7 +128,9 @@ def _choice(cell: Cell, work: Path) -> str:
     if begun.exists():
         return load_recipe(begun).evaluation.choose
     settings = cell.recipe.evaluation
-    return settings.choose or (load_study(cell.study, cell.home).chooses_by(cell.scale) if settings.every else "")
+    if not settings.every or build_parts(cell.recipe).method.has_no_global_model:
+        return settings.choose
+    return settings.choose or load_study(cell.study, cell.home).chooses_by(cell.scale)
 
 
 def _trained(cell: Cell, recipe: Recipe, work: Path, watch: Watch) -> RunResult:

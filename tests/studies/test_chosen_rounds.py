@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -148,3 +149,11 @@ def test_a_start_is_the_same_in_every_round(tmp_path: Path) -> None:
     assert both["pre-trained"]["IJB-C"].chosen == both["pre-trained"]["IJB-C"].mean
     alone = table(study, "smoke", {"pre-trained": found["pre-trained"]})
     assert math.isnan(alone["pre-trained"]["IJB-C"].chosen)
+
+
+def test_a_row_without_a_global_model_has_no_chosen_round(tmp_path: Path) -> None:
+    cell = cell_of("fedfr/table-3", "personal")
+    alone = replace(cell, recipe=cell.recipe.model_copy(update={"method": {"name": "alone"}}))
+    result = content(run_cell(alone, tmp_path / "work", tmp_path / "results"))
+    assert result["scores"]["test tar@0.1"] is not None
+    assert "chosen" not in result
