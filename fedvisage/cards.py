@@ -73,9 +73,7 @@ def make_card(source: str | Path, model: Backbone, title: str) -> Card:
 
 def run_of(source: str | Path) -> tuple[Path | None, str | None, bool]:
     """The finished run that a model belongs to, the party where it is one's own, and whether it is a chosen round's."""
-    path = Path(source)
-    folder = path if path.is_dir() else path.parent
-    models, party = (folder.parents[1], folder.name) if folder.parent.name == "parties" else (folder, None)
+    models, party = chosen.models_of(Path(source))
     run = chosen.run_of(models)
     if (run / "evaluation.json").is_file() and (run / "recipe.toml").is_file():
         return run, party, run != models

@@ -73,6 +73,12 @@ def chosen_round(run: Path) -> dict[str, Any] | None:
         raise FedVisageError(f"{path} is damaged: {error!r}; remove {path.parent}") from None
 
 
+def models_of(path: Path) -> tuple[Path, str | None]:
+    """The folder of a run or of its chosen round that a path names or lies in, and the party where it is one's."""
+    folder = path.parent if path.suffix == ".safetensors" else path
+    return (folder.parents[1], folder.name) if folder.parent.name == "parties" else (folder, None)
+
+
 def run_of(models: Path) -> Path:
     """The run whose models a folder holds: the run's own folder, or that of its chosen round."""
     own = models.resolve().name == CHOSEN and not (models / "recipe.toml").exists()

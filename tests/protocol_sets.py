@@ -83,10 +83,11 @@ def template_lists():
 
 
 def ijb(folder: Path) -> Path:
-    """The templates with verification pairs, two galleries, probes and detector scores."""
-    labels = np.arange(144) // 6
+    """The templates with verification pairs, two galleries, probes and detector scores; six images are in none."""
+    labels = np.concatenate([np.full(6, 24), np.arange(144) // 6])
     templates, pairs, gallery, probes = template_lists()
+    templates = TemplateList(templates.image + 6, templates.template, templates.media)
     lists = {"templates": templates, "verification": pairs, "probes": probes}
     lists |= {"gallery-1": gallery[0], "gallery-2": gallery[1]}
-    score = np.random.default_rng(5).uniform(0.5, 1, 144).astype(np.float32)
+    score = np.random.default_rng(5).uniform(0.5, 1, 150).astype(np.float32)
     return write(folder, labels, lists, score=score)

@@ -90,8 +90,9 @@ def test_protocols_take_the_chosen_round_for_the_run(folder: Path, shorter: Path
     assert metrics(found(folder / CHOSEN / party)) == metrics(found(shorter / party))
 
 
-def test_a_protocol_on_a_whole_run_refuses_its_chosen_round(folder: Path) -> None:
-    done = CliRunner().invoke(app, ["evaluate", str(folder / CHOSEN), "--protocol", "sampled"])
+@pytest.mark.parametrize("named", ["", "model.safetensors"])
+def test_a_protocol_on_a_whole_run_refuses_its_chosen_round(folder: Path, named: str) -> None:
+    done = CliRunner().invoke(app, ["evaluate", str(folder / CHOSEN / named), "--protocol", "sampled"])
     assert "is of a whole run, not of its chosen round" in str(done.exception)
     assert CliRunner().invoke(app, ["evaluate", str(folder), "--protocol", "sampled"]).exit_code == 0
 

@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedvisage.build import CACHE, freeze, open_faces, prepare_faces, start_model
-from fedvisage.chosen import run_of
+from fedvisage.chosen import models_of, run_of
 from fedvisage.config import Recipe, load_recipe
 from fedvisage.core.errors import FedVisageError
 from fedvisage.core.phase import VALIDATOR
 from fedvisage.deploy import PartyFolder, open_party_folder
 from fedvisage.deploy.desk import own_share
-from fedvisage.deploy.party import GLOBAL_MODEL, MODEL, SETTINGS
+from fedvisage.deploy.party import GLOBAL_MODEL, SETTINGS
 from fedvisage.evaluation import Personal, macro_average, personal_protocol
 from fedvisage.evaluation.influence import pairs_with, tar_influence
 from fedvisage.faces.faceset import Faces, FaceSet, Indices
@@ -44,9 +44,11 @@ def personal(data: Data, subject: Subject, options: Options) -> Result:
     In the folder of a party that is a host, they are its own held-out images and the public faces. An embeddings file
     of all the run's faces stands for a model: the global one, or that of the party which is named.
     """
-    if subject.file is None and (_folder_of(Path(subject.path)) / SETTINGS).is_file():
-        return _at_host(open_party_folder(_folder_of(Path(subject.path))), subject, options)
-    models, chosen = _models_of(Path(subject.path) if subject.file is None else options.run)
+    path = Path(subject.path)
+    folder = path.parent if path.is_file() else path
+    if subject.file is None and (folder / SETTINGS).is_file():
+        return _at_host(open_party_folder(folder), subject, options)
+    models, chosen = _models_of(path if subject.file is None else options.run)
     run = run_of(models)
     recipe = load_recipe(str(run / "recipe.toml"))
     partition = Partition.load(run / "partition.json")
@@ -202,16 +204,11 @@ def _models_used(which: str, own: int, parties: int) -> str:
     return f"{own} of {parties} parties have {whose}, the others the global one"
 
 
-def _folder_of(path: Path) -> Path:
-    return path.parent if path.name == MODEL else path
-
-
 def _models_of(path: Path | None) -> tuple[Path, str | None]:
     """The folder of a run or of its chosen round that a path names or lies in, and the party where it is one's."""
     if path is None:
         raise FedVisageError("an embeddings file does not say who has which people: name its run with --run")
-    path = _folder_of(path)
-    models, party = (path.parent.parent, path.name) if path.parent.name == "parties" else (path, None)
+    models, party = models_of(path)
     run = run_of(models)
     for needed in ("recipe.toml", "partition.json"):
         if not (run / needed).is_file():

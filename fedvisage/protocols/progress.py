@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedvisage.build import CACHE, freeze, open_faces, prepare_faces, start_model
-from fedvisage.chosen import run_of
+from fedvisage.chosen import models_of, run_of
 from fedvisage.config import load_recipe
 from fedvisage.core.errors import FedVisageError
 from fedvisage.evaluation import all_pairs_verification
@@ -72,8 +72,7 @@ def sampled(data: Data, subject: Subject, options: Options) -> Result:
 
 def run_folder(subject: Subject) -> Path:
     """The folder of the run that is scored, or whose chosen round is; refused where it is none."""
-    path = Path(subject.path)
-    path = run_of(path.parent if path.name == "model.safetensors" else path)
+    path = run_of(models_of(Path(subject.path))[0])
     for needed in ("recipe.toml", "partition.json", "metrics.jsonl"):
         if not (path / needed).is_file():
             raise FedVisageError(f"this protocol needs a run's folder, and {path / needed} is not there")

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedvisage.chosen import run_of
+from fedvisage.chosen import models_of, run_of
 from fedvisage.core.errors import FedVisageError
 from fedvisage.core.registry import Registry
 from fedvisage.evaluation import Interval, Rate, Tpir
@@ -142,7 +142,8 @@ def protocol(
 def run(name: str, data: Data, subject: Subject, options: Options | None = None) -> Result:
     """A model's result on a face set by the protocol `name`, with what the set's import left out among the notes."""
     chosen = PROTOCOLS[name]
-    if not chosen.by_round and run_of(Path(subject.path)) != Path(subject.path):
+    models, _ = models_of(Path(subject.path))
+    if not chosen.by_round and run_of(models) != models:
         raise FedVisageError(f"the protocol '{name}' is of a whole run, not of its chosen round: name the run's folder")
     result = chosen.run(data, subject, options or Options())
     for text in [] if chosen.needs_run else data.left_out:

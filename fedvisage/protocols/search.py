@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from fedvisage.core.errors import FedVisageError
 from fedvisage.core.randomness import Streams
@@ -13,7 +10,7 @@ from fedvisage.evaluation import among_distractors, replace_noisy_probes, search
 from fedvisage.faces.faceset import Indices
 from fedvisage.faces.lists import ImageList
 from fedvisage.protocols.protocol import Options, Result, protocol
-from fedvisage.protocols.subject import Data, Subject
+from fedvisage.protocols.subject import Data, Listed, Subject
 from fedvisage.protocols.verification import rfw
 
 
@@ -56,6 +53,8 @@ def megaface(data: Data, subject: Subject, options: Options) -> Result:
     probes, distractors = data.list("probes", ImageList), data.list("distractors", ImageList)
     probe = data.images(probes.image, "the list 'probes'")
     other = data.images(distractors.image, "the list 'distractors'")
+    if not len(other):
+        raise FedVisageError(f"the list 'distractors' of {data.folder} is empty")
     overlap = np.intersect1d(probe, other)
     if overlap.size:
         raise FedVisageError(f"{overlap.size} images of {data.folder} are probes and distractors, first {overlap[0]}")
@@ -75,7 +74,7 @@ def megaface(data: Data, subject: Subject, options: Options) -> Result:
     found = among_distractors(
         vectors,
         who,
-        _Listed(subject, data, other, flip),
+        Listed(subject, data, other, flip),
         ranks=options.ranks or (1,),
         fars=options.fars or (1e-6,),
         noisy_distractors=bad_other if bad_other.any() else None,
@@ -91,30 +90,6 @@ def megaface(data: Data, subject: Subject, options: Options) -> Result:
         on_list = f"{len(np.unique(noisy))} images on the noise list"
         result.note(f"{on_list}: {how}")
     return result
-
-
-class _Listed:
-    """The embeddings of listed images, in the list's order, read a block at a time where the list ascends."""
-
-    def __init__(self, subject: Subject, data: Data, images: Indices, flip: bool) -> None:
-        self.rows, self.images = subject.embeddings(data, flip), images
-        self.shape = (len(images), self.rows.shape[1])
-        if not len(images):
-            raise FedVisageError(f"the list 'distractors' of {data.folder} is empty")
-        if (np.diff(images) <= 0).any():
-            self.rows = subject.chosen(data, images, flip)
-            self.images = np.arange(len(images))
-
-    def __getitem__(self, part: slice, /) -> NDArray[Any]:
-        images = self.images[part]
-        first, last = int(images[0]), int(images[-1]) + 1
-        if isinstance(self.rows, np.ndarray):
-            some: NDArray[Any] = self.rows[images]
-            return some
-        if last - first == len(images):
-            return self.rows[first:last]
-        pieces = np.split(images, np.flatnonzero(np.diff(images) != 1) + 1)
-        return np.concatenate([self.rows[int(piece[0]) : int(piece[-1]) + 1] for piece in pieces])
 
 
 def _queries(data: Data, seed: int) -> tuple[Indices, Indices, Indices, Indices, bool]:

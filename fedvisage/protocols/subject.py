@@ -91,7 +91,8 @@ class Subject:
     file: EmbeddingsFile | None = None
     watch: Watch = lambda what, total: nullcontext(lambda count: None)
     _model: Backbone | None = None
-    _made: dict[tuple[str, bool], NDArray[np.float32]] = field(default_factory=dict)
+    _made: dict[tuple[str, bool], tuple[NDArray[np.float32], NDArray[np.bool_]]] = field(default_factory=dict)
+    """By set and flip: the rows, and which of them have been filled."""
 
     @property
     def model(self) -> Backbone:
@@ -107,29 +108,44 @@ class Subject:
         """What made the embeddings."""
         return self.file.about.model if self.file is not None else self.model.metadata.name
 
-    def embeddings(self, data: Data, flip: bool) -> Rows:
-        """Embeddings (N, d) of every image of the set, not normalised; a file's are read as they are asked for."""
+    def embeddings(self, data: Data, flip: bool, images: Indices | None = None) -> Rows:
+        """Embeddings (N, d) of a set's images, not normalised; a file's are read as they are asked for.
+
+        A model embeds those asked for (all, by default) that it has not embedded yet. The rows of the others are zero.
+        """
         if self.file is not None:
             return self._from_file(self.file, data, flip)
         key = (str(data.folder.resolve()), flip)
         if key not in self._made:
-            made = np.empty((len(data.faces), self.model.metadata.embedding_size), np.float32)
-            for place, block in self.blocks(data, flip):
-                made[place] = block
-            self._made[key] = made
-        return self._made[key]
+            rows = np.zeros((len(data.faces), self.model.metadata.embedding_size), np.float32)
+            self._made[key] = rows, np.zeros(len(rows), np.bool_)
+        rows, known = self._made[key]
+        wanted = np.ones_like(known)
+        if images is not None:
+            wanted[:] = False
+            wanted[images] = True
+        missing = np.flatnonzero(wanted & ~known)
+        for place, block in self.blocks(data, flip, missing):
+            rows[place] = block
+        known[missing] = True
+        return rows
 
-    def blocks(self, data: Data, flip: bool) -> Iterator[tuple[slice, NDArray[np.float32]]]:
-        """Embeddings of the whole set as the model makes them, block by block."""
-        with self.watch(f"embeddings of {data.name}", len(data.faces)) as step:
-            for start in range(0, len(data.faces), BLOCK):
-                place = slice(start, min(start + BLOCK, len(data.faces)))
-                yield place, embed_images(self.model, Faces(data.faces, np.arange(place.start, place.stop)), flip=flip)
-                step(place.stop - place.start)
+    def blocks(
+        self, data: Data, flip: bool, images: Indices | None = None
+    ) -> Iterator[tuple[Indices, NDArray[np.float32]]]:
+        """Image numbers and their embeddings as the model makes them, block by block; by default of the whole set."""
+        numbers = np.arange(len(data.faces)) if images is None else images
+        if not len(numbers):
+            return
+        with self.watch(f"embeddings of {data.name}", len(numbers)) as step:
+            for start in range(0, len(numbers), BLOCK):
+                some = numbers[start : start + BLOCK]
+                yield some, embed_images(self.model, Faces(data.faces, some), flip=flip)
+                step(len(some))
 
     def chosen(self, data: Data, images: Indices, flip: bool) -> NDArray[np.float32]:
         """Embeddings (n, d) of some images, in their order."""
-        return some_of(self.embeddings(data, flip), images)
+        return some_of(self.embeddings(data, flip, images), images)
 
     @staticmethod
     def _from_file(file: EmbeddingsFile, data: Data, flip: bool) -> EmbeddingsFile:
@@ -158,6 +174,28 @@ def some_of(rows: Rows, images: Indices) -> NDArray[np.float32]:
         if last > first:
             found[first:last] = rows[start : start + BLOCK][wanted[first:last] - start]
     return found[back]
+
+
+class Listed:
+    """The embeddings of listed images, in the list's order, read a block at a time where the list ascends."""
+
+    def __init__(self, subject: Subject, data: Data, images: Indices, flip: bool) -> None:
+        self.rows, self.images = subject.embeddings(data, flip, images), images
+        self.shape = (len(images), self.rows.shape[1])
+        if (np.diff(images) <= 0).any():
+            self.rows = some_of(self.rows, images)
+            self.images = np.arange(len(images))
+
+    def __getitem__(self, part: slice, /) -> NDArray[Any]:
+        images = self.images[part]
+        if isinstance(self.rows, np.ndarray):
+            some: NDArray[Any] = self.rows[images]
+            return some
+        first, last = int(images[0]), int(images[-1]) + 1
+        if last - first == len(images):
+            return self.rows[first:last]
+        pieces = np.split(images, np.flatnonzero(np.diff(images) != 1) + 1)
+        return np.concatenate([self.rows[int(piece[0]) : int(piece[-1]) + 1] for piece in pieces])
 
 
 def open_subject(path: str) -> Subject:

@@ -11,7 +11,7 @@ from fedvisage.evaluation import Search, Templates, enrolled, pool_templates, se
 from fedvisage.evaluation.identification import pair_count_place, two_galleries
 from fedvisage.faces.lists import SubjectList, TemplateList, TemplatePairs
 from fedvisage.protocols.protocol import Options, Result, mean_and_spread, protocol
-from fedvisage.protocols.subject import Data, Subject
+from fedvisage.protocols.subject import Data, Listed, Subject
 
 SPLIT = re.compile(r"(split-\d+)\.(templates|verification|gallery|probes)")
 
@@ -72,16 +72,17 @@ def _pool(data: Data, name: str, subject: Subject, options: Options, result: Res
     if detector and data.faces.score is None:
         raise FedVisageError(f"{data.folder} has no detector scores: say --no-detector-score")
     data.images(rows.image, f"the list '{name}'")
+    used, place = np.unique(rows.image, return_inverse=True)
     pooled = pool_templates(
-        subject.embeddings(data, flip),
-        rows.image,
+        Listed(subject, data, used, flip),
+        place,
         rows.template,
         rows.media,
-        detector_scores=data.faces.score if detector else None,
+        detector_scores=data.faces.score[used] if detector and data.faces.score is not None else None,
         keep_norm=options.keep_norm,
     )
     result.note(f"N{int(options.keep_norm)} D{int(detector)} F{int(flip)} (norm kept, detector score, flip)")
-    result.counts |= {"templates": len(pooled), "images in templates": len(np.unique(rows.image))}
+    result.counts |= {"templates": len(pooled), "images in templates": len(used)}
     return pooled
 
 

@@ -18,7 +18,7 @@ from fedvisage.evaluation.verification import cosines
 from fedvisage.faces.faceset import Faces
 from fedvisage.faces.lists import PairList
 from fedvisage.protocols.protocol import Options, Result, mean_and_spread, protocol
-from fedvisage.protocols.subject import Data, Subject
+from fedvisage.protocols.subject import Data, Subject, some_of
 from fedvisage.scoring import TestSet
 
 RACES = "pairs."
@@ -56,7 +56,8 @@ def on_pairs(data: Data, name: str, subject: Subject, options: Options, fars: tu
     flip = options.flips(subject)
     left = data.images(pairs.left, f"the list '{name}'")
     right = data.images(pairs.right, f"the list '{name}'")
-    a, b = subject.chosen(data, left, flip), subject.chosen(data, right, flip)
+    rows = subject.embeddings(data, flip, np.concatenate([left, right]))
+    a, b = some_of(rows, left), some_of(rows, right)
     if options.centre:
         a, b = _centred(a, b)
     same = pairs.same.astype(np.bool_)

@@ -25,7 +25,7 @@ from fedvisage.faces.synthetic import SyntheticFaces
 from fedvisage.studies.cells import Cell
 from fedvisage.studies.definition import Measure, load_study
 from fedvisage.studies.drawn import PLANS, PREFIX, draw_set, set_name
-from fedvisage.studies.standins import add_lists
+from fedvisage.studies.standins import FEW, add_lists
 
 SYNTHETIC = "synthetic-"
 
@@ -67,7 +67,7 @@ def located_set(source: str, size: int, imported: Path, data: Path) -> str:
     with alone(folder.with_name(f"{name}.lock")):
         if not (folder / "faces.json").exists():
             _import(data / name, size, bounds, folder, drawn)
-        if standin and standin not in list_names(folder):
+        if standin and standin.removeprefix(FEW) not in list_names(folder):
             add_lists(folder, standin)
     return str(folder)
 

@@ -1,8 +1,10 @@
-"""Stand-ins for protocols whose data a laptop does not have: lists over the people of a set's last two folds of pairs.
+"""Stand-ins for protocols whose data a laptop does not have: lists over people of a set that no run trains on.
 
 `templates` in the place of IJB: everybody with four images or more has two templates of half of them each; the first is
 in the gallery, the second a probe, and all pairs of a first and a second are verified. `distractors` in the place of
-MegaFace: everybody with two images or more is looked for among those with one.
+MegaFace: everybody with two images or more is looked for among those with one. Both are over the people of a set's last
+two folds of pairs. `few-templates` and `few-distractors` are for runs that train on people of all folds, if they have
+four images or more: the same over those with fewer, where three images make a template of two and one of one.
 """
 
 from __future__ import annotations
@@ -24,26 +26,37 @@ from fedvisage.faces.lists import (
     write_lists,
 )
 
-KINDS = ("templates", "distractors")
+FEW = "few-"
+KINDS = ("templates", "distractors", f"{FEW}templates", f"{FEW}distractors")
+SEVERAL = 4
+"""Images that make two templates of several."""
 
 
 def add_lists(folder: Path, kind: str) -> None:
     """Give an imported face set the lists of a stand-in."""
     if kind not in KINDS:
         raise FedVisageError(f"no stand-in '{kind}': {nearest(kind, KINDS)}")
+    labels = open_faceset(folder).labels
+    count = np.bincount(labels)
+    few = kind.startswith(FEW)
+    people = np.flatnonzero((count > 0) & (count < SEVERAL)) if few else _last_folds(folder, labels)
+    if kind.endswith("templates"):
+        write_lists(folder, _templates(labels, people[count[people] >= (SEVERAL - 1 if few else SEVERAL)]))
+    else:
+        write_lists(folder, _distractors(labels, people))
+
+
+def _last_folds(folder: Path, labels: Indices) -> Indices:
+    """The people of the last two folds of a set's pairs."""
     pairs = open_list(folder, "pairs")
     if not isinstance(pairs, PairList):
         raise FedVisageError(f"{folder} has no pairs with folds to take tested people from")
-    labels = open_faceset(folder).labels
     tested = np.isin(pairs.fold, np.unique(pairs.fold)[-2:])
-    people = np.unique(labels[np.concatenate([pairs.left[tested], pairs.right[tested]])])
-    make = _templates if kind == "templates" else _distractors
-    write_lists(folder, make(labels, people))
+    return np.unique(labels[np.concatenate([pairs.left[tested], pairs.right[tested]])])
 
 
 def _templates(labels: Indices, people: Indices) -> dict[str, Listing]:
-    kept = people[np.bincount(labels)[people] >= 4]
-    halves = [half for person in kept for half in np.array_split(np.flatnonzero(labels == person), 2)]
+    halves = [half for person in people for half in np.array_split(np.flatnonzero(labels == person), 2)]
     image = np.concatenate(halves)
     template = np.repeat(np.arange(len(halves)), [len(half) for half in halves])
     first, second = np.arange(0, len(halves), 2), np.arange(1, len(halves), 2)
@@ -51,8 +64,8 @@ def _templates(labels: Indices, people: Indices) -> dict[str, Listing]:
     return {
         "templates": TemplateList(image, template, np.arange(len(image))),
         "verification": TemplatePairs(left, right, left + 1 == right),
-        "gallery-1": SubjectList(first, kept),
-        "probes": SubjectList(second, kept),
+        "gallery-1": SubjectList(first, people),
+        "probes": SubjectList(second, people),
     }
 
 

@@ -68,6 +68,20 @@ def test_each_image_is_embedded_once_for_all_protocols(model, rfw_set):
     assert sum(seen) == 2 * 72  # each image and its mirror image
 
 
+def test_images_that_no_list_names_are_not_embedded(model, tmp_path):
+    labels = np.repeat(np.arange(6), 3)
+    listed = np.arange(3, 15)  # the first person and the last are in no pair
+    pairs = PairList(listed, np.roll(listed, 1), labels[listed] == labels[np.roll(listed, 1)], np.arange(12) % 2)
+    folder = write(tmp_path / "set", labels, {"pairs": pairs})
+    subject, seen = open_subject(str(model)), []
+    first = next(layer for layer in subject.model.modules() if isinstance(layer, nn.Conv2d))
+    first.register_forward_hook(lambda layer, images, out: seen.append(len(out)))
+    PROTOCOLS["lfw"].run(Data(folder), subject, SMALL)
+    assert sum(seen) == 2 * 12
+    np.testing.assert_allclose(subject.embeddings(Data(folder), flip=True), embeddings(model, folder), rtol=1e-4)
+    assert sum(seen) == 2 * 18, "the others once they are asked for"
+
+
 def test_lfw_is_kfold_accuracy_on_the_list_with_flip(model, lfw_set):
     vectors, pairs = embeddings(model, lfw_set), open_list(lfw_set, "pairs")
     result = run("lfw", lfw_set, model)

@@ -1,4 +1,4 @@
-"""Stand-ins: lists over the people of the last two folds, as the protocols they stand for want them."""
+"""Stand-ins: lists over people that no run trains on, as the protocols they stand for want them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from fedvisage.studies.standins import add_lists
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Three folds of eight people each: four with five images, two with two, two with one."""
-    counts = np.tile([5, 5, 5, 5, 2, 2, 1, 1], 3)
+    """Three folds of eight people each: four with five images, one with three, one with two, two with one."""
+    counts = np.tile([5, 5, 5, 5, 3, 2, 1, 1], 3)
     labels = np.repeat(np.arange(24), counts)
     pixels = np.random.default_rng(1).integers(0, 256, (len(labels), 32, 32, 3)).astype(np.uint8)
     write_faceset(tmp_path / "set", FaceSet(ArrayImages(pixels), labels, tuple(f"p{n:02d}" for n in range(24))))
@@ -58,7 +58,29 @@ def test_people_with_several_images_are_looked_for_among_those_with_one(folder: 
     assert others.subject.tolist() == [14, 15, 22, 23]
 
 
-@pytest.mark.parametrize(("kind", "protocol"), [("templates", "ijb"), ("distractors", "megaface")])
+def test_people_with_few_images_are_of_all_folds(folder: Path) -> None:
+    """Nobody who has four images is among them."""
+    labels = np.load(folder / "labels.npy")
+    add_lists(folder, "few-templates")
+    templates, gallery = open_list(folder, "templates"), open_list(folder, "gallery-1")
+    assert isinstance(templates, TemplateList)
+    assert isinstance(gallery, SubjectList)
+    assert gallery.subject.tolist() == [4, 12, 20]
+    sizes = np.bincount(templates.template).tolist()
+    assert sizes == [2, 1] * 3, "a template of two images and one of one"
+    assert labels[templates.image].tolist() == [4] * 3 + [12] * 3 + [20] * 3
+    add_lists(folder, "few-distractors")
+    probes, others = open_list(folder, "probes"), open_list(folder, "distractors")
+    assert isinstance(probes, ImageList)
+    assert isinstance(others, ImageList)
+    assert set(probes.subject.tolist()) == {4, 5, 12, 13, 20, 21}
+    assert others.subject.tolist() == [6, 7, 14, 15, 22, 23]
+
+
+@pytest.mark.parametrize(
+    ("kind", "protocol"),
+    [("templates", "ijb"), ("few-templates", "ijb"), ("distractors", "megaface"), ("few-distractors", "megaface")],
+)
 def test_the_protocol_runs_on_its_stand_in(folder: Path, tmp_path: Path, kind: str, protocol: str) -> None:
     add_lists(folder, kind)
     network = create_backbone("ir-tiny", image_size=32, embedding_size=16, generator=torch.Generator().manual_seed(1))
