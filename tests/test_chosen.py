@@ -73,6 +73,18 @@ def test_its_models_are_those_of_a_run_that_ends_there(folder: Path, shorter: Pa
     assert chosen["model.safetensors"] != (folder / "model.safetensors").read_bytes()
 
 
+def test_a_method_that_is_compared_has_a_chosen_round_of_its_own(tmp_path: Path) -> None:
+    """The same, to the bit, as in a run of that method."""
+    changes = RUN | {"federation.rounds": 2}
+    run = fv.run(fv.load_recipe("smoke", changes | {"compare": ["fedavg"]}), out=tmp_path / "both").folder
+    alone = fv.run(fv.load_recipe("smoke", changes | {"method.name": "fedavg"}), out=tmp_path / "alone").folder
+    inner = run / "compare" / "fedavg"
+    assert chosen_round(inner) == chosen_round(alone)
+    model = (inner / CHOSEN / "model.safetensors").read_bytes()
+    assert model == (alone / CHOSEN / "model.safetensors").read_bytes()
+    assert model != (run / CHOSEN / "model.safetensors").read_bytes()
+
+
 def test_protocols_take_the_chosen_round_for_the_run(folder: Path, shorter: Path) -> None:
     """Its own models on the run's people; a party's as well."""
 

@@ -14,6 +14,7 @@ from real_hosts import Hosts, recipe_with, rows, started
 from typer.testing import CliRunner
 
 import fedvisage as fv
+from fedvisage.chosen import CHOSEN
 from fedvisage.cli.main import app
 from fedvisage.core.errors import FedVisageError
 from fedvisage.core.method import METHODS
@@ -33,13 +34,17 @@ ROLES: dict[str, dict[str, Any]] = {
         "method.pretrain_rounds": 1,
     },
     "pfm": {
-        "faces.identities": 16,
+        "faces.identities": 20,
         "partition.parties": 2,
+        "partition.validation": 4,
         "partition.validators": 1,
         "partition.identities_per_validator": 4,
         "weighting": {"name": "fv", "pairs": 8, "folds": 2, "smoothing": 0.5, "overlap": True},
         "federation.rounds": 3,
         "federation.workers": 2,
+        "evaluation.every": 1,
+        "evaluation.fars": [0.1],
+        "evaluation.choose": "tar@0.1",
     },
 }
 """Methods that need, or are tried with, parties of other roles: a federation of their own."""
@@ -198,11 +203,17 @@ def test_sources_targets_and_validators_are_hosts_like_any_other(name: str, tmp_
                 hosts.faults(party, {task: "kill"})
             fv.run(recipe, out=killed, on=hosts.folder)
             assert "the job was lost" in (killed / "failures.log").read_text()
-            assert (here / "model.safetensors").read_bytes() == (killed / "model.safetensors").read_bytes()
+            assert models(here) == models(killed)
             assert rows(here) == rows(killed)
-    assert (here / "model.safetensors").read_bytes() == (there / "model.safetensors").read_bytes()
+    assert models(here) == models(there)
+    assert (f"{CHOSEN}/model.safetensors" in models(here)) == bool(recipe.evaluation.choose)
     assert rows(here) == rows(there)
     assert not (there / "failures.log").exists()
+
+
+def models(run: Path) -> dict[str, bytes]:
+    """The last round's model, and that of the round which was chosen."""
+    return {str(path.relative_to(run)): path.read_bytes() for path in run.glob("**/model.safetensors")}
 
 
 OVERLAPPED = ("train 2", "validate 1")
