@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -196,6 +196,8 @@ class Study(Section):
     """What several of them are called, such as `halves`."""
     leaves_out: tuple[str, ...] = ()
     """Scales of the paper's other studies that this one does not have."""
+    unmeasured: Mapping[str, tuple[str, ...]] = Field(default_factory=dict)
+    """By scale: columns of the paper's other studies that this one does not have there."""
     rows: tuple[Row, ...]
 
     def at_scale(self, scale: str) -> Study:
@@ -246,11 +248,13 @@ def load_study(name: str, folder: Path | None = None) -> Study:
     table = merged(read_toml(base) if base.exists() else {}, read_toml(path))
     left_out = table.get("leaves_out", ())
     table["scales"] = {scale: own for scale, own in table.get("scales", {}).items() if scale not in left_out}
+    table["columns"] = [_as_measured(column, table.get("unmeasured", {})) for column in table.get("columns", ())]
     study = validated(Study, with_drawn_people(table), f"study '{name}'")
     tables = (
         study.scales,
         study.tries,
         study.disagreements,
+        study.unmeasured,
         *(table for row in study.rows for table in (row.at, row.shown)),
     )
     named = [scale for scales in tables for scale in scales]
@@ -261,12 +265,19 @@ def load_study(name: str, folder: Path | None = None) -> Study:
     return study
 
 
+def _as_measured(column: Mapping[str, Any], unmeasured: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """A column without the scales at which it is not measured."""
+    by = {scale: own for scale, own in column["by"].items() if column["name"] not in unmeasured.get(scale, ())}
+    return dict(column) | {"by": by}
+
+
 def _check_names(name: str, study: Study) -> None:
     """Refuse numbers and claims about rows and columns that are not there."""
     rows, columns = [row.name for row in study.rows], [column.name for column in study.columns]
     said = [("row", part, rows) for claim in study.claims for part in (claim.better, claim.worse)]
     said += [("column", claim.column, columns) for claim in study.claims]
     said += [("column", column, columns) for row in study.rows for column in row.paper]
+    said += [("column", column, columns) for names in study.unmeasured.values() for column in names]
     said += [("number of", column, [*row.paper]) for row in study.rows for column in row.errata]
     if study.figure and study.figure.relative_to:
         said.append(("row", study.figure.relative_to, rows))

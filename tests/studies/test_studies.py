@@ -243,6 +243,21 @@ def _with_row(line: str) -> Study:
         return load_study("fedface/own", Path(name))
 
 
+def test_a_study_may_leave_a_column_of_the_others_unmeasured_at_one_scale() -> None:
+    """At that scale, and with the people who are drawn in the place of it."""
+    found = _with_row("[unmeasured]\nlaptop = ['IJB-A']")
+    whole = _with_row("")
+    for scale in ("laptop", "synthetic"):
+        names = [column.name for column in whole.measured(scale)]
+        assert "IJB-A" in names
+        assert [column.name for column in found.measured(scale)] == [name for name in names if name != "IJB-A"]
+    assert "IJB-A" in [column.name for column in found.measured("paper")]
+    with pytest.raises(FedVisageError, match="speaks of a column 'IJBA': did you mean 'IJB-A'"):
+        _with_row("[unmeasured]\nlaptop = ['IJBA']")
+    with pytest.raises(FedVisageError, match="unknown scale 'lapto'"):
+        _with_row("[unmeasured]\nlapto = ['IJB-A']")
+
+
 def test_rows_of_one_run_are_scored_with_different_models(tmp_path: Path) -> None:
     """The start, and the personal protocol with the run's model, each party's, and that without its last layer."""
     found = {}
