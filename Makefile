@@ -30,7 +30,7 @@ test: lint types
 	$(BIN)/pytest tests/nvflare  # real hosts, which keep both cores busy by themselves
 
 docs: setup
-	$(BIN)/mkdocs build --quiet --strict
+	$(BIN)/mkdocs build --strict
 
 bench: setup
 	$(BIN)/python -m benchmarks $(if $(FULL),--full)

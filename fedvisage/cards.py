@@ -12,12 +12,13 @@ from typing import Any
 
 from fedvisage import chosen
 from fedvisage.core.errors import FedVisageError
+from fedvisage.core.method import METHODS
 from fedvisage.core.parcel import GROUPS, PRIVATE_EMBEDDINGS
 from fedvisage.core.phase import VALIDATOR
 from fedvisage.models import MODEL_FILES, Backbone
 from fedvisage.recognise import calibration_of
 from fedvisage.report.crossings import Crossings, sum_up
-from fedvisage.report.folder import RunFiles, Score, read_run
+from fedvisage.report.folder import Images, RunFiles, Score, Share, read_run
 from fedvisage.report.words import listed, number, percent, plural, size
 
 INTENDED = (
@@ -94,7 +95,13 @@ Part = tuple[str, list[str], dict[str, Any]]
 
 def _of_run(files: RunFiles, crossings: Crossings, run: Path, party: str | None, earlier: bool) -> list[Part]:
     results = _results_of_chosen(files) if earlier else _results(files, party)
-    return [_data(files, run, party), results, _left(crossings), _made(files)]
+    return [_data(files, run, party), results, _left(files, crossings), _made(files)]
+
+
+def _pools(files: RunFiles) -> bool:
+    """Whether the images were brought together, which only comparators do."""
+    name = files.recipe.method.name
+    return name in METHODS and METHODS[name].pools
 
 
 def _results_of_chosen(files: RunFiles) -> Part:
@@ -106,20 +113,29 @@ def _results_of_chosen(files: RunFiles) -> Part:
 def _data(files: RunFiles, run: Path, party: str | None) -> Part:
     split = files.partition
     shares = {name: share for name, share in split.parties.items() if share.role != VALIDATOR}
+    judges: list[Images | Share] = [
+        split.validation,
+        *(share for share in split.parties.values() if share.role == VALIDATOR),
+    ]
     source = tomllib.loads(files.recipe_text)["faces"]["source"]
     named = listed([f"`{Path(one).name}`" for one in ([source] if isinstance(source, str) else source)])
     people = {
         "public": len(split.public.identities),
         "parties": len({name for share in shares.values() for name in share.identities}),
         "test": len(split.test.identities),
+        "validation": len({name for share in judges for name in share.identities}),
     }
     images = sum(len(share.train) for share in shares.values())
+    kept = "**were pooled**" if _pools(files) else "stayed with their party"
     lines = [
         f"Faces of {named}. Training: {plural(people['parties'], 'person', 'people')} of "
-        f"{plural(len(shares), 'party', 'parties')} ({plural(images, 'image')}), whose images stayed with their party"
+        f"{plural(len(shares), 'party', 'parties')} ({plural(images, 'image')}), whose images {kept}"
         + (f", and {plural(people['public'], 'public person', 'public people')}." if people["public"] else "."),
         f"Test: {plural(people['test'], 'person', 'people')} nobody trained on.",
     ]
+    if people["validation"]:
+        others = plural(people["validation"], "other person", "other people")
+        lines.append(f"Validation: {others}, who may have chosen settings.")
     if party:
         own = shares[party]
         lines.append(f"This is the own model of `{party}` ({plural(len(own.identities), 'person', 'people')}).")
@@ -174,7 +190,10 @@ def _gaps(domains: Mapping[str, Score], fars: Sequence[str]) -> dict[str, float]
     return {name: max(values) - min(values) for name, values in known.items() if len(values) == len(domains)}
 
 
-def _left(crossings: Crossings) -> Part:
+def _left(files: RunFiles, crossings: Crossings) -> Part:
+    if _pools(files):
+        line = f"**All training images**: `{files.recipe.method.name}` pools them, to compare federated models with."
+        return "What left the parties", [line], {"left": {"groups": ["images"]}}
     left = [group for group in GROUPS if group in crossings.groups("up")]
     lines = [
         f"{size(crossings.total_up)} left {plural(len(crossings.left), 'party', 'parties')}, at most "

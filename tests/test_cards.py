@@ -41,9 +41,27 @@ def test_the_card_has_data_results_threshold_what_left_and_uses(run: Path, tmp_p
     assert "**Class embeddings of private people left their party: face templates in all but name.**" in card
     for far, threshold in score["thresholds"].items():
         assert f"| {far} | {threshold:.4f} |" in card
+    assert "whose images stayed with their party" in card
+    assert "Images never left." in card
     assert INTENDED in card
     assert UNSUITABLE in card
     assert "At the parties rank 1 is between" in card
+
+
+def test_the_card_of_a_model_of_pooled_images_says_so(tmp_path: Path) -> None:
+    changes = {"federation.rounds": 1, "federation.workers": 1, "compare": [], "method.name": "central"}
+    changes |= {"faces.identities": 90, "partition.validation": 20}
+    run = fv.run(fv.load_recipe("smoke", changes), out=tmp_path / "run").folder
+    export_model(run, tmp_path / "faces.safetensors")
+    card = (tmp_path / "faces.card.md").read_text()
+    assert "whose images **were pooled**" in card
+    assert "**All training images**: `central` pools them" in card
+    assert "Validation: 20 other people" in card
+    assert "never left" not in card
+    assert "stayed with" not in card
+    assert json.loads(read_model_metadata(tmp_path / "faces.safetensors")["fedvisage.card.left"]) == {
+        "groups": ["images"]
+    }
 
 
 def test_the_key_facts_are_in_the_metadata(run: Path, tmp_path: Path) -> None:

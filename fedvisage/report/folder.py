@@ -119,6 +119,7 @@ class Partition(BaseModel):
 
     public: Images
     test: Images
+    validation: Images = Images(identities=(), images=())
     parties: dict[str, Share]
 
 
