@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import textwrap
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -32,6 +33,7 @@ from fedvisage.studies import (
     Entry,
     News,
     Place,
+    Row,
     Study,
     cells,
     choices,
@@ -273,7 +275,7 @@ def _show(name: str, scale: str, kept: Path) -> None:
             beside = uneven(numbers, column.name)
             shown[heads[column.name]] = [_ours(entries[r].get(column.name), none[r], beside) for r in entries]
             if any(column.name in row.paper for row in study.rows):
-                shown[f"paper: {column.name}"] = [_number(row.paper.get(column.name)) for row in study.rows]
+                shown[f"paper: {column.name}"] = [_papers(row, column.name) for row in study.rows]
         show_table(list(shown), zip(*shown.values(), strict=True))
     if any(not math.isnan(entry.chosen) for of in entries.values() for entry in of.values()):
         print("in brackets: at the round chosen on validation people")
@@ -283,10 +285,18 @@ def _show(name: str, scale: str, kept: Path) -> None:
     for row in study.rows:
         if row.name in diverged:
             print(f"{row.label} diverged{f': {row.note}' if row.note else ''}")
+    for row in study.rows:
+        for erratum in row.errata.values():
+            print(f"* {row.label}: {erratum.words}")
     print(f"\n{summary(study, scale, found, bool(finished))}".rstrip())
+    labels = {row.name: row.label for row in study.rows}
+    units = {column.name: " points" if column.unit == "percent" else "" for column in columns}
     for one in found:
         if one.clear and not one.agrees:
-            print(f"  {heads[one.column]}: {one.high} is {-one.ours:.2f} points below {one.low}, not above it")
+            apart = f"{-one.ours:.2f}{units[one.column]}"
+            print(f"  {heads[one.column]}: {labels[one.high]} is {apart} below {labels[one.low]}, not above it")
+    for said in study.disagreements.get(scale, ()):
+        print(textwrap.fill(said, 120, initial_indent="- ", subsequent_indent="  "))
 
 
 def _show_tries(study: Study, scale: str, kept: Path, name: str, seeds: Sequence[int]) -> None:
@@ -310,8 +320,9 @@ def _known(value: Any) -> Any:
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
+def _papers(row: Row, column: str) -> str:
+    value = row.paper.get(column)
+    return "-" if value is None else f"{value:.2f}{'*' if column in row.errata else ''}"
 
 
 def _ours(entry: Entry | None, none: str, beside: bool) -> str:

@@ -30,7 +30,8 @@ class AmongDistractors:
     """Rates of probes among distractors, and what they were counted over.
 
     `trials` are ordered pairs of a probe and another image of its person; `genuine` the unordered ones; `impostor` all
-    probe-distractor pairs; `without_mate` probes whose person has no other image.
+    probe-distractor pairs; `without_mate` probes whose person has no other image. By rank, `right` (trials,) says which
+    trials succeed, and `probe` (trials,) whose they are.
     """
 
     ranks: dict[int, float]
@@ -41,6 +42,8 @@ class AmongDistractors:
     genuine: int
     impostor: int
     without_mate: int
+    right: dict[int, Bools]
+    probe: Ints
 
 
 def among_distractors(
@@ -75,13 +78,16 @@ def among_distractors(
     impostors = len(unit) * len(others)
     allowed = [allowed_accepts(far, impostors) for far in targets]
     best, top = _scan(unit, others, noisy, min(asked[-1], len(others)), max(allowed, default=-1) + 1)
-    shares = {}
+    right = {}
     for k in asked:
         beaten = best[who, -k] if k <= best.shape[1] else np.full(len(who), -np.inf)
-        shares[k] = int(np.count_nonzero(mate > beaten)) / mate.size
+        right[k] = mate > beaten
+    shares = {k: int(np.count_nonzero(hits)) / mate.size for k, hits in right.items()}
     single = len(unit) - len(np.unique(who))
     rates = tuple(exact_rate(mate, top, impostors, far) for far in targets)
-    return AmongDistractors(shares, rates, len(unit), len(others), mate.size, mate.size // 2, impostors, single)
+    return AmongDistractors(
+        shares, rates, len(unit), len(others), mate.size, mate.size // 2, impostors, single, right, who
+    )
 
 
 def replace_noisy_probes(

@@ -7,6 +7,7 @@ import numpy as np
 from fedvisage.core.errors import FedVisageError
 from fedvisage.core.randomness import Streams
 from fedvisage.evaluation import among_distractors, replace_noisy_probes, search
+from fedvisage.evaluation.influence import share_influence
 from fedvisage.faces.faceset import Indices
 from fedvisage.faces.lists import ImageList
 from fedvisage.protocols.protocol import Options, Result, protocol
@@ -80,6 +81,9 @@ def megaface(data: Data, subject: Subject, options: Options) -> Result:
         noisy_distractors=bad_other if bad_other.any() else None,
     )
     result.metrics = {f"rank-{k}": value for k, value in found.ranks.items()}
+    if options.influence:
+        people, whose = len(data.faces.names), data.faces.labels[probe][found.probe]
+        result.influence = {f"rank-{k}": share_influence(hits, whose, people) for k, hits in found.right.items()}
     for rate in found.rates:
         result.rate(f"TAR@{rate.far:g}", rate)
     result.counts = {"probes": found.probes, "distractors": found.distractors, "trials": found.trials}

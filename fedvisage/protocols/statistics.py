@@ -10,13 +10,15 @@ import math
 from statistics import fmean
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedvisage.build import CACHE, open_faces
 from fedvisage.config import load_recipe
 from fedvisage.core.errors import FedVisageError
 from fedvisage.core.phase import LEARNERS
 from fedvisage.evaluation import all_pairs_verification
-from fedvisage.faces.faceset import Faces
+from fedvisage.evaluation.influence import every_pair, tar_influence
+from fedvisage.faces.faceset import Faces, Indices
 from fedvisage.faces.partition import Partition
 from fedvisage.methods.batchnorm import estimate_statistics
 from fedvisage.protocols.progress import run_folder
@@ -48,10 +50,26 @@ def own_statistics(data: Data, subject: Subject, options: Options) -> Result:
         embeddings = embed_images(model, tested, flip=flip, normalise=True)
         for rate in all_pairs_verification(embeddings, tested.labels, fars).rates:
             result.rate(f"{domain} TAR@{rate.far:g}", rate)
+        if options.influence:
+            _add_influence(result, domain, embeddings, faces.labels[test[names[test] == domain]], len(faces.names))
         result.counts |= {f"{domain} images for statistics": len(learnt), f"{domain} test images": len(tested)}
     for name, value in model.named_buffers():
         value.copy_(kept[name])
     for far in fars:
         values = [value for name, value in result.metrics.items() if name.endswith(f" TAR@{far:g}")]
         result.metrics[f"mean TAR@{far:g}"] = fmean(values) if values else math.nan
+        moved = [value for name, value in result.influence.items() if name.endswith(f" TAR@{far:g}")]
+        if moved and len(moved) == len(values):
+            result.influence[f"mean TAR@{far:g}"] = np.mean(moved, axis=0)
+    result.people = tuple(faces.names)
     return result
+
+
+def _add_influence(result: Result, domain: str, embeddings: NDArray[np.float32], labels: Indices, people: int) -> None:
+    """How much each person moves the rates of a domain."""
+    for name, value in list(result.metrics.items()):
+        own, _, rate = name.rpartition(" TAR@")
+        if own == domain and np.isfinite(value):
+            moved = np.zeros(people)
+            moved[np.unique(labels)] = tar_influence(every_pair(embeddings, labels, float(rate)), float(rate))
+            result.influence[name] = moved

@@ -5,13 +5,17 @@ from __future__ import annotations
 import re
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedvisage.core.errors import FedVisageError
 from fedvisage.evaluation import Search, Templates, enrolled, pool_templates, search, tars_at_fars, template_scores
 from fedvisage.evaluation.identification import pair_count_place, two_galleries
+from fedvisage.evaluation.influence import listed_pairs, share_influence
+from fedvisage.faces.faceset import Indices
 from fedvisage.faces.lists import SubjectList, TemplateList, TemplatePairs
 from fedvisage.protocols.protocol import Options, Result, mean_and_spread, protocol
 from fedvisage.protocols.subject import Data, Listed, Subject
+from fedvisage.protocols.verification import tar_influences
 
 SPLIT = re.compile(r"(split-\d+)\.(templates|verification|gallery|probes)")
 
@@ -26,10 +30,15 @@ def ijb(data: Data, subject: Subject, options: Options) -> Result:
     pooled = _pool(data, "templates", subject, options, result)
     fars = options.fars or (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
     if "verification" in data.lists:
-        _verify(pooled, data.list("verification", TemplatePairs), fars, options, result)
+        pairs = data.list("verification", TemplatePairs)
+        scores = _verify(pooled, pairs, fars, options, result)
+        if options.influence:
+            _verification_influence(data, pooled, pairs, scores, fars, result)
     galleries = sorted(name for name in data.lists if name in ("gallery-1", "gallery-2"))
     if galleries and "probes" in data.lists:
-        _identify(pooled, data, galleries, "probes", options, result)
+        found = _identify(pooled, data, galleries, "probes", options, result)
+        if options.influence:
+            _rank_influence(data, pooled, found, result)
     if not result.metrics:
         raise FedVisageError(f"{data.folder} has neither the list 'verification' nor galleries and probes")
     return result
@@ -86,7 +95,9 @@ def _pool(data: Data, name: str, subject: Subject, options: Options, result: Res
     return pooled
 
 
-def _verify(pooled: Templates, pairs: TemplatePairs, fars: tuple[float, ...], options: Options, result: Result) -> None:
+def _verify(
+    pooled: Templates, pairs: TemplatePairs, fars: tuple[float, ...], options: Options, result: Result
+) -> NDArray[np.float32]:
     same = pairs.same.astype(np.bool_)
     scores = template_scores(pooled, pairs.left, pairs.right)
     genuine, impostor = scores[same], scores[~same]
@@ -95,12 +106,46 @@ def _verify(pooled: Templates, pairs: TemplatePairs, fars: tuple[float, ...], op
     result.counts |= {"genuine": len(genuine), "impostor": len(impostor)}
     if options.convention != "exact":
         result.note(f"TAR by the convention '{options.convention}'")
+    return scores
+
+
+def _people_of(data: Data, pooled: Templates, templates: Indices) -> Indices:
+    """Whom templates show, by the face set's own labels."""
+    rows = data.list("templates", TemplateList)
+    _, first = np.unique(rows.template, return_index=True)
+    people: Indices = data.faces.labels[rows.image[first]][pooled.find(templates, "the lists")]
+    return people
+
+
+def _verification_influence(
+    data: Data,
+    pooled: Templates,
+    pairs: TemplatePairs,
+    scores: NDArray[np.float32],
+    fars: tuple[float, ...],
+    result: Result,
+) -> None:
+    """How much each person moves the rates; nothing where labels and pairs do not agree on who is who."""
+    left, right = (_people_of(data, pooled, side) for side in (pairs.left, pairs.right))
+    if np.array_equal(left == right, pairs.same.astype(np.bool_)):
+        listed = listed_pairs(scores, left, right, len(data.faces.names))
+        result.influence |= tar_influences(listed, fars, result)
+
+
+def _rank_influence(data: Data, pooled: Templates, found: Search, result: Result) -> None:
+    """How much each probe's person moves the rank-k rates, among galleries that stay as they are."""
+    whose = _people_of(data, pooled, data.list("probes", SubjectList).template)[found.mated]
+    for name in result.metrics:
+        kind, _, k = name.partition("-")
+        if kind == "rank":
+            right = found.rank[found.mated] <= int(k)
+            result.influence[name] = share_influence(right, whose, len(data.faces.names))
 
 
 def _identify(
     pooled: Templates, data: Data, galleries: list[str], probes: str, options: Options, result: Result
-) -> None:
-    """Rank-k and pair-count TPIR in the merged gallery, NIST's TPIR per gallery and averaged."""
+) -> Search:
+    """Rank-k and pair-count TPIR in the merged gallery, NIST's TPIR per gallery and averaged; the merged search."""
     fpirs, ranks = options.fpirs or (0.01, 0.1), options.ranks or (1, 5, 10)
     asked = data.list(probes, SubjectList)
     vectors, who = enrolled(pooled, asked.template, asked.subject, f"the list '{probes}'")
@@ -131,3 +176,4 @@ def _identify(
         result.rate(f"TPIR@{fpir:g} (pair-count)", merged.tpir(fpir, "pair-count"))
     result.counts |= {"probes": len(who), "gallery templates": sum(len(person) for _, person in known)}
     result.counts |= {"probes without mate": closed.without_mate}
+    return merged

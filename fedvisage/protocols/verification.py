@@ -93,7 +93,7 @@ def on_pairs(data: Data, name: str, subject: Subject, options: Options, fars: tu
         result.interval("accuracy", found)
     if options.influence and told:
         people = len(data.faces.names)
-        result.influence = _tar_influences(listed_pairs(score, *who, people), fars, result)
+        result.influence = tar_influences(listed_pairs(score, *who, people), fars, result)
         result.influence["accuracy"] = accuracy_influence(a, b, *who, people, folds, options.rule)
     if options.rule != "insightface":
         result.note(f"accuracy by the rule '{options.rule}'")
@@ -106,7 +106,7 @@ def on_pairs(data: Data, name: str, subject: Subject, options: Options, fars: tu
     return result
 
 
-def _tar_influences(pairs: ScoredPairs, fars: tuple[float, ...], result: Result) -> dict[str, NDArray[np.float64]]:
+def tar_influences(pairs: ScoredPairs, fars: tuple[float, ...], result: Result) -> dict[str, NDArray[np.float64]]:
     """Of the rates that the data can tell."""
     names = {far: f"TAR@{far:g}" for far in fars}
     return {name: tar_influence(pairs, far) for far, name in names.items() if np.isfinite(result.metrics[name])}
@@ -150,7 +150,7 @@ def all_pairs(data: Data, subject: Subject, options: Options) -> Result:
                 found = bootstrap_tar(unit, test.labels, rate.far, rng, resamples=options.resamples, dtype=np.float32)
                 result.interval(f"TAR@{rate.far:g}", found)
     if options.influence:
-        result.influence = _tar_influences(every_pair(unit, test.labels, max(settings.fars)), settings.fars, result)
+        result.influence = tar_influences(every_pair(unit, test.labels, max(settings.fars)), settings.fars, result)
     if test.pairs is not None:
         left, right, same = test.pairs
         a, b, who = unit[left], unit[right], (test.labels[left], test.labels[right])

@@ -298,12 +298,13 @@ class _Draws:
 
 
 def agreement(found: Sequence[Ordering]) -> dict[str, int]:
-    """How many orderings there are, agree, are level, agree clearly, and are clearly the other way round."""
+    """How many orderings there are, agree, are level, agree clearly (and by seeds alone), and are clearly reversed."""
     return {
         "orderings": len(found),
         "agree": sum(one.agrees for one in found),
         "level": sum(one.level for one in found),
         "clear": sum(one.agrees and one.clear for one in found),
+        "by_seeds": sum(one.agrees and one.clear and not one.people for one in found),
         "against": sum(not one.agrees and one.clear for one in found),
     }
 

@@ -104,6 +104,9 @@ def summary(study: Study, scale: str, found: Sequence[Ordering], begun: bool) ->
     if all(math.isnan(one.confidence) for one in found):
         return f"{said}; what chance does to them is not known."
     said += f", {counts['clear']} of them beyond chance"
+    if counts["by_seeds"]:
+        some = f"{counts['by_seeds']} of these " if counts["by_seeds"] < counts["clear"] else ""
+        said += f" ({some}by the spread over seeds alone)"
     if all(one.seeds == 1 for one in found):
         said += " (of people only: there is one seed)"
     said += f"; {plural(counts['level'], 'is', 'are')} level" if counts["level"] else ""

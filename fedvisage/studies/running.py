@@ -220,9 +220,13 @@ def _lacks_weighting(cell: Cell, result: Mapping[str, Any]) -> bool:
 
 
 def _tells_people(measure: Measure) -> bool:
-    return measure.protocol in (TEST, "all-pairs", "lfw", "rfw") or (
-        measure.protocol == "personal" and measure.metric.startswith("TAR") and "clean" in measure.metric
-    )
+    """Whether a cell can keep what each person did to a score."""
+    kind = measure.metric.partition("@")[0].partition("-")[0]
+    if measure.protocol == "personal":
+        return kind == "TAR" and "clean" in measure.metric
+    told = {"ijb": ("TAR", "rank"), "megaface": ("rank",)}
+    everything = (TEST, "all-pairs", "lfw", "rfw", "own-statistics")
+    return measure.protocol in everything or kind in told.get(measure.protocol, ())
 
 
 def _add_own(

@@ -19,7 +19,7 @@ from fedvisage.faces.faceset import Faces, FaceSet
 from fedvisage.faces.opening import open_source
 from fedvisage.faces.partition import Partition
 from fedvisage.models import load_model
-from fedvisage.protocols import Data, open_subject
+from fedvisage.protocols import Data, Options, open_subject
 from fedvisage.protocols import run as evaluate
 from fedvisage.training import embed_images
 
@@ -131,6 +131,23 @@ def test_own_statistics_scores_each_domain_with_the_statistics_of_its_own_traine
     assert found.counts["daylight images for statistics"] <= 64  # one batch, so that the reference needs no second
     assert all(torch.equal(value, before[name]) for name, value in subject.model.named_buffers())
     assert all(not module.training for module in subject.model.modules())
+
+
+def test_own_statistics_says_what_each_person_does(finished: Path, faces: FaceSet) -> None:
+    """People of one domain move its rate and a share of the mean; everybody twice as often would move nothing."""
+    found = evaluate("own-statistics", Data(finished), open_subject(str(finished)), Options(influence=True))
+    test = np.array(Partition.load(finished / "partition.json").test)
+    assert faces.domain is not None
+    parts = []
+    for number, name in enumerate(SETTINGS.domain):
+        moved = found.influence[f"{name} TAR@0.1"]
+        inside = np.isin(np.arange(len(faces.names)), faces.labels[test][faces.domain[test] == number])
+        assert np.abs(moved[inside]).max() > 0
+        assert not moved[~inside].any()
+        assert abs(moved.sum()) < 1e-9
+        parts.append(moved)
+    np.testing.assert_allclose(found.influence["mean TAR@0.1"], np.mean(parts, axis=0))
+    assert found.people == tuple(faces.names)
 
 
 def test_own_statistics_needs_several_domains(tmp_path: Path) -> None:

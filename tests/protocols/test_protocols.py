@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import nn
 from fedvisage import evaluation
 from fedvisage.core.errors import FedVisageError
 from fedvisage.evaluation import make_pairs
+from fedvisage.evaluation.influence import listed_pairs, tar_influence
 from fedvisage.faces.lists import ImageList, PairList, SubjectList, TemplateList, open_list, write_lists
 from fedvisage.models import load_model
 from fedvisage.protocols import PROTOCOLS, Data, Options, embed_to_file, open_subject
@@ -199,6 +201,55 @@ def test_ijb_searches_both_galleries(model, ijb_set):
     ranks = evaluation.cmc(*merged, without_mate="leave out", dtype=np.float32).rates
     assert [result.metrics[f"rank-{k}"] for k in (1, 5, 10)] == [ranks[k] for k in (1, 5, 10)]
     assert result.counts["probes without mate"] == 4
+
+
+def share_moved(right, person, people, step=1e-6):
+    """The derivative of a share of trials by how often each person counts, from the share itself."""
+    right, person = np.asarray(right, np.float64), np.asarray(person)
+
+    def share(weight):
+        return np.sum(weight[person] * right) / np.sum(weight[person])
+
+    once = np.ones(people)
+    return np.array([(share(once + d) - share(once - d)) / (2 * step) for d in step * np.eye(people)])
+
+
+def test_ijb_says_what_each_person_does_to_its_rates(model, ijb_set):
+    rows, pairs = open_list(ijb_set, "templates"), open_list(ijb_set, "verification")
+    result = run("ijb", ijb_set, model, replace(SMALL, influence=True, detector=False))
+    people = len(Data(ijb_set).faces.names)
+    pooled = evaluation.pool_templates(
+        embeddings(model, ijb_set).astype(np.float32), rows.image, rows.template, rows.media, keep_norm=True
+    )
+    scores = evaluation.template_scores(pooled, pairs.left, pairs.right)
+    listed = listed_pairs(scores, (pairs.left - 100) // 2, (pairs.right - 100) // 2, people)
+    np.testing.assert_allclose(result.influence["TAR@0.1"], tar_influence(listed, 0.1))
+    probes, galleries = open_list(ijb_set, "probes"), [open_list(ijb_set, f"gallery-{n}") for n in (1, 2)]
+    known = np.concatenate([one.template for one in galleries])
+    who = np.concatenate([one.subject for one in galleries])
+    right, person = [], []
+    for template, subject in zip(probes.template, probes.subject, strict=True):
+        if subject in who:
+            cosines = pooled.vectors[pooled.find(known, "")] @ pooled.vectors[pooled.find([template], "")[0]]
+            right.append(who[np.argmax(cosines)] == subject)
+            person.append(subject)
+    assert np.mean(right) == result.metrics["rank-1"]
+    np.testing.assert_allclose(result.influence["rank-1"], share_moved(right, person, people), atol=1e-7)
+    assert not run("ijb", ijb_set, model).influence, "only where it is asked for"
+
+
+def test_megaface_says_what_each_person_does_to_its_ranks(model, megaface_set):
+    result = run("megaface", megaface_set, model, Options(fars=(0.1,), noise="keep", influence=True))
+    faces = unit(embeddings(model, megaface_set))
+    labels = Data(megaface_set).faces.labels
+    right, person = [], []
+    for one in range(32):
+        for other in range(32):
+            if one != other and labels[one] == labels[other]:
+                right.append(faces[one] @ faces[other] > (faces[32:] @ faces[one]).max())
+                person.append(labels[one])
+    assert np.mean(right) == result.metrics["rank-1"]
+    np.testing.assert_allclose(result.influence["rank-1"], share_moved(right, person, 9), atol=1e-7)
 
 
 def test_ijba_is_the_mean_over_its_splits(model, ijba_set):

@@ -94,12 +94,21 @@ def test_orderings_are_compared_within_a_group_only() -> None:
     assert pair.table()["confidence"] is None
 
 
+def test_orderings_that_rest_on_seeds_alone_are_counted_by_themselves() -> None:
+    seeds = range(1, 4)
+    results = {row: [cell(row, seed, score + seed / 1000) for seed in seeds] for row, score in (("a", 0.5), ("b", 0.9))}
+    pair = compared(results)
+    assert (pair.clear, pair.people) == (True, 0)
+    counts = agreement([pair])
+    assert (counts["clear"] + counts["against"], counts["by_seeds"]) == (1, counts["clear"])
+
+
 def test_two_rows_with_the_same_scores_are_level() -> None:
     turn = noise()
     results = {"a": [cell("a", 1, 0.9, turn)], "b": [cell("b", 1, 0.9, turn)]}
     pair = compared(results)
     assert (pair.verdict, pair.agrees, pair.clear) == ("level", False, False)
-    counts = {"orderings": 1, "agree": 0, "level": 1, "clear": 0, "against": 0}
+    counts = {"orderings": 1, "agree": 0, "level": 1, "clear": 0, "by_seeds": 0, "against": 0}
     assert agreement([pair]) == counts
 
 
