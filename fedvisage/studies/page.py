@@ -52,11 +52,12 @@ def contents(name: str, scale: str, results: Path, folder: Path | None = None) -
     seeds = seeds_of(finished)
     diverged = diverging(study, scale, finished)
     wanted = chosen_cells(name, scale, seeds, results, folder)
-    asked = len({cell.key for cell in wanted if cell.row not in diverged})
-    done = len(_scored(study, scale, finished))
+    keys = {cell.key for cell in wanted if cell.row not in diverged}
+    done, asked = len(keys & _scored(study, scale, finished)), len(keys)
     chosen = [any(not math.isnan(of[column.name].chosen) for of in numbers.values()) for column in columns]
     return {
         "name": name,
+        "shares": any(column.unit == "percent" for column in columns),
         "scale": scale,
         "study": study,
         "summary": summary(study, scale, found, bool(finished)),
