@@ -31,7 +31,7 @@ class AmongDistractors:
 
     `trials` are ordered pairs of a probe and another image of its person; `genuine` the unordered ones; `impostor` all
     probe-distractor pairs; `without_mate` probes whose person has no other image. By rank, `right` (trials,) says which
-    trials succeed, and `probe` (trials,) whose they are.
+    trials succeed; `probe` (trials,) is the number of the probe of each.
     """
 
     ranks: dict[int, float]

@@ -119,8 +119,8 @@ def unresolved(far: Any, impostors: int) -> Rate:
 def above(genuine: Floats, threshold: float, far: Any, false: int, impostors: int) -> Rate:
     """The rate of genuine scores (P,) strictly above a threshold that `false` of the impostors exceed."""
     value = _share(genuine > threshold)
-    positive = float(threshold) + 0.0  # never -0.0, which sorting may or may not put before 0.0
-    return Rate(value, positive, float(far), 1 / impostors, None, false / impostors)
+    cut = float(threshold) + 0.0  # never -0.0, which sorting may or may not put before 0.0
+    return Rate(value, cut, float(far), 1 / impostors, None, false / impostors)
 
 
 def _share(hit: Bools) -> float:
