@@ -22,7 +22,7 @@ from fedvisage.core.errors import FedVisageError
 from fedvisage.evaluation import _checks as checks
 from fedvisage.evaluation._checks import Bools, Floats, Ints
 from fedvisage.evaluation.all_pairs import count_pairs, pair_scores
-from fedvisage.evaluation.identification import Tpir, pair_count_place, search
+from fedvisage.evaluation.identification import Search, Tpir, pair_count_place, search
 from fedvisage.evaluation.rates import Rate, allowed_accepts, bins_of, exact_rate, histogram_rate
 from fedvisage.evaluation.streaming import Embeddings, Largest, Rows, UnitBlocks, precision, rows
 
@@ -57,6 +57,8 @@ class Personal:
     clean_verification: tuple[Rate, ...]
     parity_identification: tuple[Tpir, ...]
     clean_identification: tuple[Tpir, ...]
+    clean_search: Search
+    """Every test image searched in the gallery at unit length."""
 
     def rates(self, variant: str) -> dict[str, float]:
         """The values of a variant by name: `tar@1e-06`, `tpir@0.0001`."""
@@ -115,6 +117,7 @@ def personal_protocol(
         tuple(exact),
         tuple(raw.tpir(fpir, "pair-count") for fpir in shares),
         tuple(unit.tpir(fpir, "nist") for fpir in shares),
+        unit,
     )
 
 

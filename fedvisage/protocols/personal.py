@@ -22,7 +22,7 @@ from fedvisage.deploy import PartyFolder, open_party_folder
 from fedvisage.deploy.desk import own_share
 from fedvisage.deploy.party import GLOBAL_MODEL, SETTINGS
 from fedvisage.evaluation import Personal, macro_average, personal_protocol
-from fedvisage.evaluation.influence import pairs_with, tar_influence
+from fedvisage.evaluation.influence import MOST_PAIRS, alarms, pairs_with, tar_influence
 from fedvisage.faces.faceset import Faces, FaceSet, Indices
 from fedvisage.faces.partition import Partition
 from fedvisage.models import Backbone, load_model
@@ -31,8 +31,6 @@ from fedvisage.protocols.subject import Data, Subject, some_of
 from fedvisage.training import embed_images
 
 VARIANTS = ("parity", "clean")
-MOST_PAIRS = 50_000_000
-"""Up to so many pairs of a party their people's influences are told."""
 Embeddings = NDArray[np.float32]
 Labels = NDArray[np.int64]
 
@@ -121,16 +119,16 @@ def _score(test: Embeddings, labels: Labels, gallery: Embeddings, known: Labels,
 def _add_influence(
     result: Result, party: Personal, test: Embeddings, labels: Labels, local: NDArray[np.bool_], people: int
 ) -> None:
-    """How much each person moves a party's clean rates, added up; not where the pairs are too many to hold."""
-    if np.count_nonzero(local) * len(labels) > MOST_PAIRS:
-        return
-    pairs = pairs_with(test, labels, local, people)
+    """How much each person moves a party's clean rates, added up; 1:1 not where the pairs are too many to hold."""
+    trials = {"tpir": alarms(party.clean_search, labels, people)}
+    if np.count_nonzero(local) * len(labels) <= MOST_PAIRS:
+        trials["tar"] = pairs_with(test, labels, local, people)
     for name, value in party.rates("clean").items():
         kind, _, rate = name.partition("@")
-        if kind == "tar" and np.isfinite(value):
-            key = f"TAR@{rate} (clean)"
+        if kind in trials and np.isfinite(value):
+            key = f"{kind.upper()}@{rate} (clean)"
             before = result.influence.get(key, np.zeros(people))
-            result.influence[key] = before + tar_influence(pairs, float(rate))
+            result.influence[key] = before + tar_influence(trials[kind], float(rate))
 
 
 def _describe(result: Result, parties: dict[str, Personal]) -> None:

@@ -7,12 +7,12 @@ import numpy as np
 from fedvisage.core.errors import FedVisageError
 from fedvisage.core.randomness import Streams
 from fedvisage.evaluation import among_distractors, replace_noisy_probes, search
-from fedvisage.evaluation.influence import share_influence
+from fedvisage.evaluation.influence import MOST_PAIRS, pairs_among, share_influence
 from fedvisage.faces.faceset import Indices
 from fedvisage.faces.lists import ImageList
 from fedvisage.protocols.protocol import Options, Result, protocol
 from fedvisage.protocols.subject import Data, Listed, Subject
-from fedvisage.protocols.verification import rfw
+from fedvisage.protocols.verification import rfw, tar_influences
 
 
 @protocol("query-gallery", "rank-1 of query images among gallery images, per domain where the face set names domains")
@@ -86,6 +86,10 @@ def megaface(data: Data, subject: Subject, options: Options) -> Result:
         result.influence = {f"rank-{k}": share_influence(hits, whose, people) for k, hits in found.right.items()}
     for rate in found.rates:
         result.rate(f"TAR@{rate.far:g}", rate)
+    if options.influence and not noisy.size and found.impostor <= MOST_PAIRS:
+        sides = data.faces.labels[probe], subject.chosen(data, other, flip), data.faces.labels[other]
+        pairs = pairs_among(vectors, *sides, len(data.faces.names))
+        result.influence |= tar_influences(pairs, tuple(rate.far for rate in found.rates), result)
     result.counts = {"probes": found.probes, "distractors": found.distractors, "trials": found.trials}
     result.counts |= {"genuine": found.genuine, "impostor": found.impostor, "probes without mate": found.without_mate}
     if noisy.size:

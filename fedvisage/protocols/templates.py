@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +12,7 @@ from numpy.typing import NDArray
 from fedvisage.core.errors import FedVisageError
 from fedvisage.evaluation import Search, Templates, enrolled, pool_templates, search, tars_at_fars, template_scores
 from fedvisage.evaluation.identification import pair_count_place, two_galleries
-from fedvisage.evaluation.influence import listed_pairs, share_influence
+from fedvisage.evaluation.influence import alarms, listed_pairs, searched_pairs, share_influence, tar_influence
 from fedvisage.faces.faceset import Indices
 from fedvisage.faces.lists import SubjectList, TemplateList, TemplatePairs
 from fedvisage.protocols.protocol import Options, Result, mean_and_spread, protocol
@@ -38,7 +40,7 @@ def ijb(data: Data, subject: Subject, options: Options) -> Result:
     if galleries and "probes" in data.lists:
         found = _identify(pooled, data, galleries, "probes", options, result)
         if options.influence:
-            _rank_influence(data, pooled, found, result)
+            _identification_influence(data, pooled, found, result)
     if not result.metrics:
         raise FedVisageError(f"{data.folder} has neither the list 'verification' nor galleries and probes")
     return result
@@ -132,20 +134,40 @@ def _verification_influence(
         result.influence |= tar_influences(listed, fars, result)
 
 
-def _rank_influence(data: Data, pooled: Templates, found: Search, result: Result) -> None:
-    """How much each probe's person moves the rank-k rates, among galleries that stay as they are."""
-    whose = _people_of(data, pooled, data.list("probes", SubjectList).template)[found.mated]
-    for name in result.metrics:
+def _identification_influence(data: Data, pooled: Templates, found: _Found, result: Result) -> None:
+    """How much each probe's person moves the rates, among galleries that stay as they are."""
+    people, whose = len(data.faces.names), _people_of(data, pooled, data.list("probes", SubjectList).template)
+    each = [alarms(one, whose, people) for one in found.galleries]
+    counted = searched_pairs(found.asked, found.known, whose, people, max(found.fpirs))
+    told = [name for name, value in result.metrics.items() if np.isfinite(value)]
+    for fpir in found.fpirs:
+        if (name := f"TPIR@{fpir:g} (nist)") in told:
+            result.influence[name] = np.mean([tar_influence(one, fpir) for one in each], axis=0)
+        if (name := f"TPIR@{fpir:g} (pair-count)") in told:
+            result.influence[name] = tar_influence(counted, fpir)
+    mated = found.merged.mated
+    for name in told:
         kind, _, k = name.partition("-")
         if kind == "rank":
-            right = found.rank[found.mated] <= int(k)
-            result.influence[name] = share_influence(right, whose, len(data.faces.names))
+            right = found.merged.rank[mated] <= int(k)
+            result.influence[name] = share_influence(right, whose[mated], people)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What probes were searched in, and what was found in all of it and in each gallery."""
+
+    asked: tuple[NDArray[Any], Indices]
+    known: tuple[NDArray[Any], Indices]
+    fpirs: tuple[float, ...]
+    merged: Search
+    galleries: list[Search]
 
 
 def _identify(
     pooled: Templates, data: Data, galleries: list[str], probes: str, options: Options, result: Result
-) -> Search:
-    """Rank-k and pair-count TPIR in the merged gallery, NIST's TPIR per gallery and averaged; the merged search."""
+) -> _Found:
+    """Rank-k and pair-count TPIR in the merged gallery, NIST's TPIR per gallery and averaged."""
     fpirs, ranks = options.fpirs or (0.01, 0.1), options.ranks or (1, 5, 10)
     asked = data.list(probes, SubjectList)
     vectors, who = enrolled(pooled, asked.template, asked.subject, f"the list '{probes}'")
@@ -155,14 +177,8 @@ def _identify(
         for name, one in zip(galleries, lists, strict=True)
     ]
     kept = max(pair_count_place(len(who), fpir) for fpir in fpirs)
-    merged = search(
-        vectors,
-        who,
-        np.concatenate([entry for entry, _ in known]),
-        np.concatenate([person for _, person in known]),
-        largest=kept,
-        dtype=np.float32,
-    )
+    entries, people = (np.concatenate(side) for side in zip(*known, strict=True))
+    merged = search(vectors, who, entries, people, largest=kept, dtype=np.float32)
     closed = merged.cmc(ranks, without_mate="leave out")
     result.metrics |= {f"rank-{k}": value for k, value in closed.rates.items()}
     if closed.without_mate:
@@ -176,4 +192,4 @@ def _identify(
         result.rate(f"TPIR@{fpir:g} (pair-count)", merged.tpir(fpir, "pair-count"))
     result.counts |= {"probes": len(who), "gallery templates": sum(len(person) for _, person in known)}
     result.counts |= {"probes without mate": closed.without_mate}
-    return merged
+    return _Found((vectors, who), (entries, people), fpirs, merged, each)

@@ -12,7 +12,7 @@ from fedvisage.core.errors import FedVisageError
 from fedvisage.core.randomness import Streams
 from fedvisage.evaluation import auc, bootstrap_accuracy, bootstrap_tar, eer, kfold_accuracy, tars_at_fars
 from fedvisage.evaluation.curves import accept_counts, corners
-from fedvisage.evaluation.influence import ScoredPairs, accuracy_influence, every_pair, listed_pairs, tar_influence
+from fedvisage.evaluation.influence import Trials, accuracy_influence, every_pair, listed_pairs, tar_influence
 from fedvisage.evaluation.streaming import UnitBlocks
 from fedvisage.evaluation.verification import cosines
 from fedvisage.faces.faceset import Faces
@@ -106,7 +106,7 @@ def on_pairs(data: Data, name: str, subject: Subject, options: Options, fars: tu
     return result
 
 
-def tar_influences(pairs: ScoredPairs, fars: tuple[float, ...], result: Result) -> dict[str, NDArray[np.float64]]:
+def tar_influences(pairs: Trials, fars: tuple[float, ...], result: Result) -> dict[str, NDArray[np.float64]]:
     """Of the rates that the data can tell."""
     names = {far: f"TAR@{far:g}" for far in fars}
     return {name: tar_influence(pairs, far) for far, name in names.items() if np.isfinite(result.metrics[name])}

@@ -147,9 +147,14 @@ def _dots(study: Study, column: Column, head: str, numbers: Numbers) -> Figure:
 
 
 def learning_curves(study: Study, scale: str, results: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Figure]:
-    """Per group of rows: the first score that was followed while training, mean over seeds, round by round."""
+    """Per group of rows: the first score that was followed while training, mean over seeds, round by round.
+
+    Where no column is such a score, the one that rounds are chosen by.
+    """
     tested = {column.head(scale): column.by[scale] for column in study.measured(scale)}
     metrics = {head: measure.metric for head, measure in tested.items() if measure.protocol == TEST}
+    if not metrics and (followed := study.chooses_by(scale)):
+        metrics[f"Pairs of images, {followed.replace('tar', 'TAR')}"] = followed
     head = next((head for head, metric in metrics.items() if any(_rounds(of, metric) for of in results.values())), None)
     if head is None:
         return []

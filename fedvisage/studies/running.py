@@ -221,12 +221,9 @@ def _lacks_weighting(cell: Cell, result: Mapping[str, Any]) -> bool:
 
 def _tells_people(measure: Measure) -> bool:
     """Whether a cell can keep what each person did to a score."""
-    kind = measure.metric.partition("@")[0].partition("-")[0]
     if measure.protocol == "personal":
-        return kind == "TAR" and "clean" in measure.metric
-    told = {"ijb": ("TAR", "rank"), "megaface": ("rank",)}
-    everything = (TEST, "all-pairs", "lfw", "rfw", "own-statistics")
-    return measure.protocol in everything or kind in told.get(measure.protocol, ())
+        return "clean" in measure.metric
+    return measure.protocol in (TEST, "all-pairs", "lfw", "rfw", "own-statistics", "ijb", "megaface")
 
 
 def _add_own(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,12 +21,11 @@ from fedvisage.config import Recipe
 from fedvisage.core.errors import FedVisageError
 from fedvisage.faces.faceset import FaceSet, write_faceset
 from fedvisage.faces.importing import Report, Selection, read_source, write_source
-from fedvisage.faces.lists import list_names
 from fedvisage.faces.synthetic import SyntheticFaces
 from fedvisage.studies.cells import Cell
 from fedvisage.studies.definition import Measure, load_study
 from fedvisage.studies.drawn import PLANS, PREFIX, draw_set, set_name
-from fedvisage.studies.standins import FEW, add_lists
+from fedvisage.studies.standins import add_lists
 
 SYNTHETIC = "synthetic-"
 
@@ -66,9 +66,13 @@ def located_set(source: str, size: int, imported: Path, data: Path) -> str:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with alone(folder.with_name(f"{name}.lock")):
         if not (folder / "faces.json").exists():
-            _import(data / name, size, bounds, folder, drawn)
-        if standin and standin.removeprefix(FEW) not in list_names(folder):
-            add_lists(folder, standin)
+            part = folder.with_name(f"{name}.part")
+            for unfinished in (part, folder):
+                shutil.rmtree(unfinished, ignore_errors=True)
+            _import(data / name, size, bounds, part, drawn)
+            if standin:
+                add_lists(part, standin)
+            part.rename(folder)
     return str(folder)
 
 

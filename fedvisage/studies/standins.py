@@ -1,10 +1,14 @@
 """Stand-ins for protocols whose data a laptop does not have: lists over people of a set that no run trains on.
 
-`templates` in the place of IJB: everybody with four images or more has two templates of half of them each; the first is
-in the gallery, the second a probe, and all pairs of a first and a second are verified. `distractors` in the place of
-MegaFace: everybody with two images or more is looked for among those with one. Both are over the people of a set's last
-two folds of pairs. `few-templates` and `few-distractors` are for runs that train on people of all folds, if they have
-four images or more: the same over those with fewer, where three images make a template of two and one of one.
+`pairs` in the place of a whole set of pairs: those of its last two folds. `templates` in the place of IJB: everybody
+with four images or more has two templates of half of them each; the first is in the gallery, the second a probe, and
+all pairs of a first and a second are verified. `distractors` in the place of MegaFace: everybody with two images or
+more is looked for among those with one. These two are over the people of the last two folds, or everybody where a set
+has no pairs.
+
+`few-pairs`, `few-templates` and `few-distractors` are for runs that train on people of all folds, if they have four
+images or more. They are over those with fewer: pairs of two of them, of a fold as many genuine ones as others; three
+images make a template of two and one of one.
 """
 
 from __future__ import annotations
@@ -22,12 +26,14 @@ from fedvisage.faces.lists import (
     SubjectList,
     TemplateList,
     TemplatePairs,
+    list_names,
     open_list,
     write_lists,
 )
 
 FEW = "few-"
-KINDS = ("templates", "distractors", f"{FEW}templates", f"{FEW}distractors")
+PAIRS = "pairs"
+KINDS = tuple(f"{before}{kind}" for before in ("", FEW) for kind in (PAIRS, "templates", "distractors"))
 SEVERAL = 4
 """Images that make two templates of several."""
 
@@ -40,19 +46,41 @@ def add_lists(folder: Path, kind: str) -> None:
     count = np.bincount(labels)
     few = kind.startswith(FEW)
     people = np.flatnonzero((count > 0) & (count < SEVERAL)) if few else _last_folds(folder, labels)
-    if kind.endswith("templates"):
+    if kind.endswith(PAIRS):
+        write_lists(folder, {PAIRS: _pairs(folder, labels, people, few)})
+    elif kind.endswith("templates"):
         write_lists(folder, _templates(labels, people[count[people] >= (SEVERAL - 1 if few else SEVERAL)]))
     else:
         write_lists(folder, _distractors(labels, people))
 
 
 def _last_folds(folder: Path, labels: Indices) -> Indices:
-    """The people of the last two folds of a set's pairs."""
-    pairs = open_list(folder, "pairs")
-    if not isinstance(pairs, PairList):
-        raise FedVisageError(f"{folder} has no pairs with folds to take tested people from")
+    """The people of the last two folds of a set's pairs; everybody where it has none."""
+    if PAIRS not in list_names(folder):
+        return np.unique(labels)
+    pairs = _all_pairs(folder)
     tested = np.isin(pairs.fold, np.unique(pairs.fold)[-2:])
     return np.unique(labels[np.concatenate([pairs.left[tested], pairs.right[tested]])])
+
+
+def _all_pairs(folder: Path) -> PairList:
+    pairs = open_list(folder, PAIRS)
+    if not isinstance(pairs, PairList):
+        raise FedVisageError(f"the list '{PAIRS}' of {folder} is no list of pairs of images")
+    return pairs
+
+
+def _pairs(folder: Path, labels: Indices, people: Indices, few: bool) -> PairList:
+    """Of the last two folds, or of all folds those of two of the people who have few images."""
+    pairs = _all_pairs(folder)
+    kept = np.isin(pairs.fold, np.unique(pairs.fold)[-2:])
+    if few:
+        kept = np.isin(labels[pairs.left], people) & np.isin(labels[pairs.right], people)
+        for fold in np.unique(pairs.fold):
+            same, other = (np.flatnonzero(kept & (pairs.fold == fold) & (pairs.same == which)) for which in (1, 0))
+            least = min(len(same), len(other))
+            kept[np.concatenate([same[least:], other[least:]])] = False
+    return PairList(pairs.left[kept], pairs.right[kept], pairs.same[kept], pairs.fold[kept])
 
 
 def _templates(labels: Indices, people: Indices) -> dict[str, Listing]:

@@ -9,12 +9,15 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fedvisage.core.errors import FedVisageError
-from fedvisage.evaluation import bootstrap_accuracy, bootstrap_tar, kfold_accuracy, make_pairs
+from fedvisage.evaluation import bootstrap_accuracy, bootstrap_tar, kfold_accuracy, make_pairs, search
 from fedvisage.evaluation.influence import (
     accuracy_influence,
+    alarms,
     every_pair,
     listed_pairs,
+    pairs_among,
     pairs_with,
+    searched_pairs,
     share_influence,
     tar_influence,
 )
@@ -128,3 +131,57 @@ def test_pairs_with_local_images_are_those_of_the_slow_way() -> None:
     assert np.sort(fast.genuine) == pytest.approx(np.sort(slow.genuine), abs=1e-5)
     assert fast.impostor == pytest.approx(slow.impostor, abs=1e-5)
     assert tar_influence(fast, 0.1) == pytest.approx(tar_influence(slow, 0.1), abs=1e-6)
+
+
+def test_pairs_among_distractors_are_those_of_the_slow_way() -> None:
+    embeddings, labels = faces(4, people=12, images=3)
+    probe = labels < 5
+    left, right = np.triu_indices(len(labels), 1)
+    wanted = np.where(labels[left] == labels[right], probe[left], probe[left] != probe[right])
+    left, right = left[wanted], right[wanted]
+    unit = embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True)
+    slow = listed_pairs((unit @ unit.T)[left, right], labels[left], labels[right], 12)
+    fast = pairs_among(embeddings[probe], labels[probe], embeddings[~probe], labels[~probe], 12)
+    assert np.array_equal(fast.touching, slow.touching)
+    assert np.sort(fast.genuine) == pytest.approx(np.sort(slow.genuine), abs=1e-5)
+    assert tar_influence(fast, 0.1) == pytest.approx(tar_influence(slow, 0.1), abs=1e-6)
+
+
+def weighted_tpir(found: Floats, weight: Floats, false: Floats, counts: Floats, allowed: float) -> float:
+    """The weighted share of `found` above the highest threshold that lets no more than `allowed` of `false` by."""
+    order = np.argsort(-false)
+    by = np.cumsum(counts[order])
+    threshold = false[order][min(np.searchsorted(by, allowed, side="right"), len(order) - 1)]
+    return float((weight * (found > threshold)).sum() / weight.sum())
+
+
+@pytest.mark.parametrize("convention", ["nist", "pair-count"])
+@pytest.mark.parametrize("fpir", [0.1, 0.3])
+def test_the_spread_of_a_search_is_that_of_one_that_draws_its_probes_people_anew(convention: str, fpir: float) -> None:
+    """The slow way: probes weigh as often as their person is drawn, and the threshold is set anew each time."""
+    embeddings, labels = faces(6, people=160, images=3)
+    enrolled = (np.arange(len(labels)) % 3 == 0) & (labels < 110)
+    probe = np.arange(len(labels)) % 3 > 0
+    who, known = labels[probe], labels[enrolled]
+    unit = embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True)
+    scores = unit[probe] @ unit[enrolled].T
+    mates = who[:, None] == known
+    mated = mates.any(axis=1)
+    mate, other = np.where(mates, scores, -np.inf).max(axis=1), np.where(mates, -np.inf, scores)
+    if convention == "nist":
+        trials = alarms(search(embeddings[probe], who, embeddings[enrolled], known), who, 160)
+        found = np.where(mate > other.max(axis=1), mate, -np.inf)
+        false, whose = other[~mated].max(axis=1), who[~mated]
+    else:
+        sides = (embeddings[probe], who), (embeddings[enrolled], known)
+        trials = searched_pairs(*sides, who, 160, fpir)
+        found, false, whose = mate, other[~mates], np.repeat(who, len(known))[~mates.ravel()]
+    influence = tar_influence(trials, fpir)
+    assert influence.sum() == pytest.approx(0, abs=1e-9)
+    drawn = np.random.default_rng(5).multinomial(160, np.full(160, 1 / 160), 1000).astype(np.float64)
+    slow = []
+    for weight in drawn:
+        of = weight[who]
+        base = of[~mated].sum() if convention == "nist" else of.sum()
+        slow.append(weighted_tpir(found[mated], of[mated], false, weight[whose], fpir * base))
+    assert resampled(influence).std() == pytest.approx(np.std(slow), rel=0.2)

@@ -13,7 +13,7 @@ from torch import nn
 from fedvisage import evaluation
 from fedvisage.core.errors import FedVisageError
 from fedvisage.evaluation import make_pairs
-from fedvisage.evaluation.influence import listed_pairs, tar_influence
+from fedvisage.evaluation.influence import alarms, listed_pairs, pairs_among, searched_pairs, tar_influence
 from fedvisage.faces.lists import ImageList, PairList, SubjectList, TemplateList, open_list, write_lists
 from fedvisage.models import load_model
 from fedvisage.protocols import PROTOCOLS, Data, Options, embed_to_file, open_subject
@@ -235,6 +235,14 @@ def test_ijb_says_what_each_person_does_to_its_rates(model, ijb_set):
             person.append(subject)
     assert np.mean(right) == result.metrics["rank-1"]
     np.testing.assert_allclose(result.influence["rank-1"], share_moved(right, person, people), atol=1e-7)
+    asked = pooled.vectors[pooled.find(probes.template, "")], probes.subject
+    each = []
+    for one in galleries:
+        entries = pooled.vectors[pooled.find(one.template, "")], one.subject
+        each.append(tar_influence(alarms(evaluation.search(*asked, *entries), probes.subject, people), 0.25))
+    np.testing.assert_allclose(result.influence["TPIR@0.25 (nist)"], np.mean(each, axis=0), atol=1e-7)
+    merged = searched_pairs(asked, (pooled.vectors[pooled.find(known, "")], who), probes.subject, people, 0.25)
+    np.testing.assert_allclose(result.influence["TPIR@0.25 (pair-count)"], tar_influence(merged, 0.25), atol=1e-7)
     assert not run("ijb", ijb_set, model).influence, "only where it is asked for"
 
 
@@ -250,6 +258,10 @@ def test_megaface_says_what_each_person_does_to_its_ranks(model, megaface_set):
                 person.append(labels[one])
     assert np.mean(right) == result.metrics["rank-1"]
     np.testing.assert_allclose(result.influence["rank-1"], share_moved(right, person, 9), atol=1e-7)
+    pairs = pairs_among(faces[:32], labels[:32], faces[32:], labels[32:], 9)
+    np.testing.assert_allclose(result.influence["TAR@0.1"], tar_influence(pairs, 0.1), atol=1e-7)
+    noisy = run("megaface", megaface_set, model, Options(fars=(0.1,), influence=True))
+    assert "TAR@0.1" not in noisy.influence, "noisy distractors match nobody, and no pair says so"
 
 
 def test_ijba_is_the_mean_over_its_splits(model, ijba_set):

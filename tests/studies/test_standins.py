@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from fedvisage.faces.faceset import ArrayImages, FaceSet, write_faceset
 from fedvisage.faces.lists import ImageList, PairList, SubjectList, TemplateList, TemplatePairs, open_list, write_lists
 from fedvisage.models import create_backbone, save_model
 from fedvisage.protocols import Data, open_subject, run
+from fedvisage.studies.sets import located_set
 from fedvisage.studies.standins import add_lists
 
 
@@ -75,6 +77,55 @@ def test_people_with_few_images_are_of_all_folds(folder: Path) -> None:
     assert isinstance(others, ImageList)
     assert set(probes.subject.tolist()) == {4, 5, 12, 13, 20, 21}
     assert others.subject.tolist() == [6, 7, 14, 15, 22, 23]
+
+
+def test_pairs_are_those_of_the_last_two_folds(folder: Path) -> None:
+    whole = open_list(folder, "pairs")
+    assert isinstance(whole, PairList)
+    add_lists(folder, "pairs")
+    kept = open_list(folder, "pairs")
+    assert isinstance(kept, PairList)
+    assert (kept.left.tolist(), kept.right.tolist()) == (whole.left[8:].tolist(), whole.right[8:].tolist())
+    assert kept.fold.tolist() == [1] * 8 + [2] * 8
+
+
+def test_pairs_of_people_with_few_images_are_half_genuine_in_every_fold(folder: Path) -> None:
+    labels = np.load(folder / "labels.npy")
+    first = np.searchsorted(labels, np.arange(24))
+    left = np.array([4, 5, 4, 6, 5, 0, 12, 13, 12, 14])
+    right = np.array([4, 5, 5, 7, 6, 4, 12, 13, 13, 8])
+    same = left == right
+    fold = np.array([0] * 6 + [1] * 4)
+    write_lists(folder, {"pairs": PairList(first[left], first[right] + same, same, fold)})
+    add_lists(folder, "few-pairs")
+    kept = open_list(folder, "pairs")
+    assert isinstance(kept, PairList)
+    sides = zip(labels[kept.left].tolist(), labels[kept.right].tolist(), strict=True)
+    assert [*sides] == [(4, 4), (5, 5), (4, 5), (6, 7), (12, 12), (12, 13)]
+    assert kept.fold.tolist() == [0, 0, 0, 0, 1, 1]
+
+
+def test_in_a_set_without_pairs_everybody_is_tested(folder: Path) -> None:
+    shutil.rmtree(folder / "lists")
+    add_lists(folder, "templates")
+    gallery = open_list(folder, "gallery-1")
+    assert isinstance(gallery, SubjectList)
+    assert gallery.subject.tolist() == [0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19]
+
+
+def test_a_stand_in_is_made_once_and_anew_after_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of an import, or one without its lists, is not taken for a set."""
+    source, imported = "@drawn-lfw112-dev+pairs", tmp_path / "imported"
+    unfinished = imported / "drawn" / "32" / "pairs" / "lfw112-dev.part"
+    unfinished.mkdir(parents=True)
+    (unfinished / "faces.json").write_text("{}")
+    found = Path(located_set(source, 32, imported, tmp_path))
+    kept = open_list(found, "pairs")
+    assert isinstance(kept, PairList)
+    assert np.unique(kept.fold).tolist() == [6, 7]
+    assert not unfinished.exists()
+    monkeypatch.setattr("fedvisage.studies.sets.add_lists", lambda *_: pytest.fail("made again"))
+    assert located_set(source, 32, imported, tmp_path) == str(found)
 
 
 @pytest.mark.parametrize(

@@ -14,14 +14,18 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from fedvisage.build import START
+from fedvisage.build import CACHE, START, open_faces
 from fedvisage.cli.main import app
+from fedvisage.config import load_recipe
 from fedvisage.core.codec import load_state
 from fedvisage.core.errors import FedVisageError
 from fedvisage.core.parcel import BACKBONE
 from fedvisage.faces.faceset import FaceSet, write_faceset
+from fedvisage.faces.partition import Partition
 from fedvisage.faces.synthetic import SyntheticFaces
 from fedvisage.pipeline import run
+from fedvisage.protocols import Data, Options, open_subject
+from fedvisage.protocols import run as evaluate
 from fedvisage.studies import (
     SCALES,
     Study,
@@ -335,7 +339,7 @@ def test_variants_run_every_row_again_and_are_compared_like_with_like(tmp_path: 
 
 
 def test_the_personal_protocol_tells_people_too(tmp_path: Path) -> None:
-    """Its clean 1:1 rates: by every person of the run's faces, nobody but those with held-out images moving them."""
+    """Its clean rates: by every person of the run's faces, nobody but those with held-out images moving them."""
     one = next(found for found in cells("fedfr/table-1", "smoke", [1]) if found.recipe.method["name"] == "fedfr")
     content = json.loads(run_cell(one, tmp_path / "work", tmp_path / "results").read_text())
     kept = {key: unpack(value) for key, value in content["people"].items() if "(clean)" in key and "TAR@" in key}
@@ -344,6 +348,16 @@ def test_the_personal_protocol_tells_people_too(tmp_path: Path) -> None:
         assert content["scores"][key] is not None
         assert len(influence) == one.recipe.faces.identities
         assert influence.any()
+    folder = tmp_path / "work" / one.key
+    options = Options(fars=(0.1,), fpirs=(0.3,), influence=True)
+    found = evaluate("personal", Data(folder), open_subject(str(folder)), options)
+    held = {name for share in Partition.load(folder / "partition.json").parties.values() for name in share.held_out}
+    faces = open_faces(load_recipe(str(folder / "recipe.toml")), folder / CACHE)
+    there = np.isin(np.arange(len(faces.names)), faces.labels[sorted(held)])
+    for name in ("TAR@0.1 (clean)", "TPIR@0.3 (clean)"):
+        assert found.influence[name].any()
+        assert not found.influence[name][~there].any()
+    assert found.influence["TPIR@0.3 (clean)"].sum() == pytest.approx(0, abs=1e-9)
 
 
 def test_a_setting_at_its_default_is_no_part_of_a_cells_name() -> None:
