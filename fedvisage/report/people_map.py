@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
+from typing import Literal
 
 from pydantic import BaseModel, ValidationError
 
@@ -16,6 +18,7 @@ from fedvisage.report.words import decimal, plural
 
 MAP = "map.json"
 TONES = 12
+LEGEND = [("one person", "genuine"), ("the two people", "impostor")]
 Point = tuple[float, float]
 
 
@@ -55,14 +58,44 @@ class PeopleMap(BaseModel):
 
 def people_figures(folder: Path) -> list[Figure]:
     """The figures, where the run left a map."""
-    path = folder / MAP
-    if not path.exists():
+    if not (folder / MAP).exists():
         return []
+    found = read_map(folder)
+    return [_classes(found), *([_images(found.alike)] if found.alike.points else []), *_cosines(found.alike.pairs)]
+
+
+def read_map(folder: Path) -> PeopleMap:
+    """The map that a run left."""
+    path = folder / MAP
     try:
-        found = PeopleMap.model_validate(json.loads(path.read_text("utf-8")))
+        return PeopleMap.model_validate(json.loads(path.read_text("utf-8")))
     except (OSError, ValueError, ValidationError) as error:
         raise FedVisageError(f"{path} is damaged: {str(error).splitlines()[0]}") from None
-    return [_classes(found), *([_images(found.alike)] if found.alike.points else []), *_cosines(found.alike.pairs)]
+
+
+def alike_figures(models: Mapping[str, Alike]) -> list[Figure]:
+    """Of several models: the images of each one's most confusable pairs, then the cosines of all of them, to scale."""
+    models = {name: alike for name, alike in models.items() if alike.pairs}
+    sides = {name: [_total(alike, part) for part in ("within", "between")] for name, alike in models.items()}
+    everything = [side for both in sides.values() for side in both]
+    span = charts.occupied(everything)
+    top = max((max(side) / sum(side) for side in everything if sum(side)), default=1.0)
+    figures = []
+    for name, (within, between) in sides.items():
+        pairs = models[name].pairs
+        title = f"{name}: cosines of images of the most confusable pairs"
+        caption = (
+            f"{plural(len(pairs), 'pair')} of people of different parties; class embeddings at "
+            f"{decimal(fmean(pair.cosine for pair in pairs))}, images of the two at "
+            f"{decimal(fmean(pair.mean for pair in pairs))} on average."
+        )
+        svg = charts.histogram_chart(within, between, span, top, f"{title}. {caption}")
+        figures.append(Figure(title, svg, caption, LEGEND))
+    return [_images(alike, f"{name}: ") for name, alike in models.items()] + figures
+
+
+def _total(alike: Alike, part: Literal["within", "between"]) -> list[int]:
+    return [sum(counts) for counts in zip(*(getattr(pair, part) for pair in alike.pairs), strict=True)]
 
 
 def _classes(found: PeopleMap) -> Figure:
@@ -84,7 +117,7 @@ def _classes(found: PeopleMap) -> Figure:
     return Figure("Class embeddings of all parties", scatter_chart(clouds, said), caption, legend)
 
 
-def _images(alike: Alike) -> Figure:
+def _images(alike: Alike, of: str = "") -> Figure:
     """The images of the pairs: a colour per pair, discs for the one person and squares for the other."""
     points: dict[int, list[Point]] = {}
     for which, point in zip(alike.which, alike.points, strict=True):
@@ -98,7 +131,8 @@ def _images(alike: Alike) -> Figure:
         "features. A colour is a pair; discs are the one person, squares the other."
     )
     legend = [(f"pair {index + 1}", f"tone-party-{index % TONES}") for index in range(len(alike.pairs))]
-    return Figure("Images of the most confusable pairs", scatter_chart(clouds, caption), caption, legend)
+    title = f"{of}images of the most confusable pairs" if of else "Images of the most confusable pairs"
+    return Figure(title, scatter_chart(clouds, f"{title}. {caption}"), caption, legend)
 
 
 def _name(who: tuple[str, int]) -> str:
@@ -118,6 +152,5 @@ def _cosines(pairs: Sequence[Pair]) -> list[Figure]:
             f"two at {decimal(pair.mean)} on average."
         )
         svg = charts.histogram_chart(pair.within, pair.between, span, top, f"{title}. {caption}")
-        legend = [("one person", "genuine"), ("the two people", "impostor")]
-        figures.append(Figure(title, svg, caption, legend))
+        figures.append(Figure(title, svg, caption, LEGEND))
     return figures

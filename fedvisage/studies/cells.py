@@ -23,6 +23,7 @@ from fedvisage.build import resolve
 from fedvisage.config import Recipe, validated
 from fedvisage.core.errors import FedVisageError, nearest
 from fedvisage.core.method import METHODS, REGULARISERS, WEIGHTINGS, Component
+from fedvisage.report.people_map import Alike
 from fedvisage.studies.definition import Measure, home, load_study, merged
 
 MACHINE = {"workers": 0, "timeout": None}
@@ -79,6 +80,7 @@ class _Result(_Part):
     rounds: dict[str, list[dict[str, float | None]]]
     chosen: _Chosen | None = None
     weighting: _Weighting | None = None
+    alike: Alike | None = None
     diverged: str = ""
     environment: _Environment
 

@@ -125,7 +125,7 @@ class Figure(Section):
     validation scores of three parties.
     """
 
-    kind: Literal["lines", "bars", "weights", "map"] = "lines"
+    kind: Literal["lines", "bars", "weights", "map", "alike"] = "lines"
     x: str = ""
     """What the horizontal axis is, in words."""
     log: bool = False

@@ -11,6 +11,7 @@ from fedvisage.report import charts
 from fedvisage.report.charts import Bar, Dot, Line
 from fedvisage.report.results import Figure
 from fedvisage.report.words import listed, plural
+from fedvisage.studies.alike import ALIKE
 from fedvisage.studies.definition import TEST, Column, Row, Study
 from fedvisage.studies.numbers import Entry, uneven
 
@@ -32,7 +33,7 @@ def redrawn(study: Study, scale: str, numbers: Numbers) -> list[Figure]:
             continue
         if study.figure is None and column.unit == "percent":
             found.append(_dots(study, column, head, numbers))
-        elif study.figure is None or study.figure.kind == "bars":
+        elif study.figure is None or study.figure.kind in ("bars", ALIKE):
             found.append(_bars(study, column, head, numbers))
         else:
             found.append(_lines(study, head, measured, "ours", _seeds(study, column, numbers)))

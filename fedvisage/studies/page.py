@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 
 from fedvisage.report.rendering import write_page
+from fedvisage.report.results import Figure
 from fedvisage.report.words import listed, number, plural, size
+from fedvisage.studies.alike import ALIKE, drawn_alike
 from fedvisage.studies.definition import Column, Row, Study, load_study
-from fedvisage.studies.figures import learning_curves, redrawn
+from fedvisage.studies.figures import Numbers, learning_curves, redrawn
 from fedvisage.studies.numbers import Entry, Ordering, agreement, ordered, orderings, table, uneven
 from fedvisage.studies.results import diverging, load_results, seeds_of
 from fedvisage.studies.running import is_of_a_round
@@ -72,7 +74,7 @@ def contents(name: str, scale: str, results: Path, folder: Path | None = None) -
         "chosen": chosen,
         "unchosen": "" if any(chosen) or not finished else unchosen(study, scale, finished),
         "compares_chosen": any(not math.isnan(one.chosen) for one in found),
-        "figures": drawn_weightings(study, finished) if _is_of_weights(study) else redrawn(study, scale, numbers),
+        "figures": _figures(study, scale, finished, numbers),
         "curves": learning_curves(study, scale, finished),
         "unmatched": any(one.sets > 1 for one in found),
         "variants": len(study.variants),
@@ -132,6 +134,14 @@ def _metric(name: str) -> str:
     """A metric without the domain before it, such as `TAR@0.1`."""
     last = name.split()[-1] if name else ""
     return last.replace("tar@", "TAR@") if last.startswith(("tar@", "accuracy", "rank-1")) else name
+
+
+def _figures(study: Study, scale: str, finished: Mapping[str, Sequence[Any]], numbers: Numbers) -> list[Figure]:
+    """The paper's figure, from what cells keep of it, or from the table's numbers."""
+    if _is_of_weights(study):
+        return drawn_weightings(study, finished)
+    is_alike = study.figure is not None and study.figure.kind == ALIKE
+    return (drawn_alike(study, finished) if is_alike else []) + redrawn(study, scale, numbers)
 
 
 def _is_of_weights(study: Study) -> bool:

@@ -24,6 +24,7 @@ from fedvisage.protocols import PROTOCOLS, Data, Options, Result, Subject, open_
 from fedvisage.protocols import run as evaluate
 from fedvisage.runfolder import RunResult, environment
 from fedvisage.scoring import headline
+from fedvisage.studies.alike import ALIKE, kept_alike
 from fedvisage.studies.cells import Cell
 from fedvisage.studies.definition import TEST, TRAINING, Measure, load_study
 from fedvisage.studies.people import NOBODY, pack, people_digest, test_influences
@@ -67,6 +68,7 @@ def run_cell(
             _score(cell, result, done, _Place(recipe, work / "data", root))
         searched = kept_weighting(folder)
         result |= {SEARCHED: searched} if searched else {}
+        result |= {ALIKE: kept_alike(folder)} if _draws(cell) == ALIKE else {}
         write_atomically(path, [_lines(result).encode()])
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
     return path
@@ -104,7 +106,7 @@ def is_finished(cell: Cell, work: Path, results: Path, data: Path | None = None)
 def _to_do(cell: Cell, result: Mapping[str, Any], folder: Path, root: Path) -> bool:
     """Whether a result lacks something that its study shows."""
     missing = any(_is_missing(measure, result, root, folder) for measure in cell.measures)
-    left = missing or _lacks_weighting(cell, result) or _lacks_chosen(cell, result, folder, root)
+    left = missing or _lacks_figure(cell, result) or _lacks_chosen(cell, result, folder, root)
     return left and not result.get("diverged")
 
 
@@ -212,11 +214,18 @@ def _chosen_scores(result: Mapping[str, Any], kept: Mapping[str, Any]) -> dict[s
     return dict(known["scores"]) if same else {}
 
 
-def _lacks_weighting(cell: Cell, result: Mapping[str, Any]) -> bool:
-    """Whether the study draws a searched weighting that the result, made for another study, does not hold."""
-    study = load_study(cell.study, cell.home)
-    drawn = study.figure is not None and study.figure.kind in KINDS
-    return drawn and cell.recipe.weighting.get("name") == "fv" and SEARCHED not in result
+def _lacks_figure(cell: Cell, result: Mapping[str, Any]) -> bool:
+    """Whether the study draws what the result, made for another study, does not hold: a weighting, or a map."""
+    drawn = _draws(cell)
+    if drawn == ALIKE:
+        return ALIKE not in result
+    return drawn in KINDS and cell.recipe.weighting.get("name") == "fv" and SEARCHED not in result
+
+
+def _draws(cell: Cell) -> str:
+    """The kind of the study's figure."""
+    figure = load_study(cell.study, cell.home).figure
+    return figure.kind if figure else ""
 
 
 def _tells_people(measure: Measure) -> bool:

@@ -6,9 +6,8 @@ all pairs of a first and a second are verified. `distractors` in the place of Me
 more is looked for among those with one. These two are over the people of the last two folds, or everybody where a set
 has no pairs.
 
-`few-pairs`, `few-templates` and `few-distractors` are for runs that train on people of all folds, if they have four
-images or more. They are over those with fewer: pairs of two of them, of a fold as many genuine ones as others; three
-images make a template of two and one of one.
+`few-templates` and `few-distractors` are for runs that train on people of all folds, if they have four images or more:
+the same over those with fewer, where three images make a template of two and one of one.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from fedvisage.faces.lists import (
 
 FEW = "few-"
 PAIRS = "pairs"
-KINDS = tuple(f"{before}{kind}" for before in ("", FEW) for kind in (PAIRS, "templates", "distractors"))
+KINDS = (PAIRS, "templates", "distractors", f"{FEW}templates", f"{FEW}distractors")
 SEVERAL = 4
 """Images that make two templates of several."""
 
@@ -42,13 +41,14 @@ def add_lists(folder: Path, kind: str) -> None:
     """Give an imported face set the lists of a stand-in."""
     if kind not in KINDS:
         raise FedVisageError(f"no stand-in '{kind}': {nearest(kind, KINDS)}")
+    if kind == PAIRS:
+        write_lists(folder, {PAIRS: _tested_pairs(folder)})
+        return
     labels = open_faceset(folder).labels
     count = np.bincount(labels)
     few = kind.startswith(FEW)
     people = np.flatnonzero((count > 0) & (count < SEVERAL)) if few else _last_folds(folder, labels)
-    if kind.endswith(PAIRS):
-        write_lists(folder, {PAIRS: _pairs(folder, labels, people, few)})
-    elif kind.endswith("templates"):
+    if kind.endswith("templates"):
         write_lists(folder, _templates(labels, people[count[people] >= (SEVERAL - 1 if few else SEVERAL)]))
     else:
         write_lists(folder, _distractors(labels, people))
@@ -58,28 +58,16 @@ def _last_folds(folder: Path, labels: Indices) -> Indices:
     """The people of the last two folds of a set's pairs; everybody where it has none."""
     if PAIRS not in list_names(folder):
         return np.unique(labels)
-    pairs = _all_pairs(folder)
-    tested = np.isin(pairs.fold, np.unique(pairs.fold)[-2:])
-    return np.unique(labels[np.concatenate([pairs.left[tested], pairs.right[tested]])])
+    tested = _tested_pairs(folder)
+    return np.unique(labels[np.concatenate([tested.left, tested.right])])
 
 
-def _all_pairs(folder: Path) -> PairList:
+def _tested_pairs(folder: Path) -> PairList:
+    """The pairs of the last two folds."""
     pairs = open_list(folder, PAIRS)
     if not isinstance(pairs, PairList):
         raise FedVisageError(f"the list '{PAIRS}' of {folder} is no list of pairs of images")
-    return pairs
-
-
-def _pairs(folder: Path, labels: Indices, people: Indices, few: bool) -> PairList:
-    """Of the last two folds, or of all folds those of two of the people who have few images."""
-    pairs = _all_pairs(folder)
     kept = np.isin(pairs.fold, np.unique(pairs.fold)[-2:])
-    if few:
-        kept = np.isin(labels[pairs.left], people) & np.isin(labels[pairs.right], people)
-        for fold in np.unique(pairs.fold):
-            same, other = (np.flatnonzero(kept & (pairs.fold == fold) & (pairs.same == which)) for which in (1, 0))
-            least = min(len(same), len(other))
-            kept[np.concatenate([same[least:], other[least:]])] = False
     return PairList(pairs.left[kept], pairs.right[kept], pairs.same[kept], pairs.fold[kept])
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from run_folder import RunFolder
 
 from fedvisage.core.errors import FedVisageError
 from fedvisage.report import write_report
+from fedvisage.report.people_map import Alike, alike_figures
 from fedvisage.report.tsne import tsne
 
 MAP = {
@@ -90,6 +93,38 @@ def test_the_map_draws_every_person_and_the_confusable_pairs(folder: RunFolder) 
     )
     marks = [tag for tag, a in page.tags if a.get("class") == "fill dim"]
     assert sorted(marks) == ["circle"] * 5 + ["rect"]
+
+
+def test_several_models_are_drawn_side_by_side_to_one_scale() -> None:
+    """Three of four cosines in a bin are as high in both, and all of them in one bin higher."""
+    alike = Alike.model_validate(MAP["alike"])
+    single = alike.model_copy(
+        update={"pairs": (alike.pairs[0].model_copy(update={"between": (0, 4, 0, 0), "mean": 0.1}),)}
+    )
+    figures = alike_figures({"one": alike, "other": single, "none": Alike(pairs=(), which=(), points=())})
+    assert [figure.title for figure in figures] == [
+        *(f"{name}: images of the most confusable pairs" for name in ("one", "other")),
+        *(f"{name}: cosines of images of the most confusable pairs" for name in ("one", "other")),
+    ]
+    first, second = figures[2:]
+    assert "class embeddings at 0.61, images of the two at 0.42 on average" in first.caption
+    assert "class embeddings at 0.61, images of the two at 0.10 on average" in second.caption
+    assert _tops(first.svg) == {"genuine": _tops(second.svg)["genuine"], "impostor": _tops(first.svg)["genuine"]}
+    floor = max(y for _, y in _outline(first.svg, "genuine"))
+    three_quarters, all_of_them = (floor - top for top in (_tops(second.svg)["genuine"], _tops(second.svg)["impostor"]))
+    assert three_quarters == pytest.approx(0.75 * all_of_them, abs=0.2)
+
+
+def _tops(svg: str) -> dict[str, float]:
+    """How high the outline of each kind goes; heights grow downwards."""
+    return {kind: min(y for _, y in _outline(svg, kind)) for kind in ("genuine", "impostor")}
+
+
+def _outline(svg: str, kind: str) -> list[tuple[float, float]]:
+    (group,) = (one for one in ElementTree.fromstring(svg).iter() if one.get("class") == kind)
+    path = next(one for one in group if one.tag.endswith("path"))
+    numbers = [float(number) for number in re.findall(r"-?\d+\.?\d*", path.attrib["d"])]
+    return list(zip(numbers[::2], numbers[1::2], strict=True))
 
 
 def test_a_damaged_map_is_named(folder: RunFolder) -> None:

@@ -89,22 +89,6 @@ def test_pairs_are_those_of_the_last_two_folds(folder: Path) -> None:
     assert kept.fold.tolist() == [1] * 8 + [2] * 8
 
 
-def test_pairs_of_people_with_few_images_are_half_genuine_in_every_fold(folder: Path) -> None:
-    labels = np.load(folder / "labels.npy")
-    first = np.searchsorted(labels, np.arange(24))
-    left = np.array([4, 5, 4, 6, 5, 0, 12, 13, 12, 14])
-    right = np.array([4, 5, 5, 7, 6, 4, 12, 13, 13, 8])
-    same = left == right
-    fold = np.array([0] * 6 + [1] * 4)
-    write_lists(folder, {"pairs": PairList(first[left], first[right] + same, same, fold)})
-    add_lists(folder, "few-pairs")
-    kept = open_list(folder, "pairs")
-    assert isinstance(kept, PairList)
-    sides = zip(labels[kept.left].tolist(), labels[kept.right].tolist(), strict=True)
-    assert [*sides] == [(4, 4), (5, 5), (4, 5), (6, 7), (12, 12), (12, 13)]
-    assert kept.fold.tolist() == [0, 0, 0, 0, 1, 1]
-
-
 def test_in_a_set_without_pairs_everybody_is_tested(folder: Path) -> None:
     shutil.rmtree(folder / "lists")
     add_lists(folder, "templates")

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from page_reader import Page
+from smoke_study import labels, ran
 
 from fedvisage.methods.fv import grid
-from fedvisage.studies import cells, load_study, run_cell, write_study
+from fedvisage.studies import cells, load_study, run_cell
 from fedvisage.studies.weightings import MOST_ROUNDS, kept_weighting, mean_maps, mean_weights, thinned
 
 
@@ -55,19 +55,6 @@ def test_several_cells_are_drawn_as_their_mean_where_all_of_them_have_a_value() 
     assert mean_maps([one, two]) == {2: [({"a": 0.0, "b": 1.0}, 75.0)]}
     two["maps"] = {"2": [[1.0, 0.0, 80.0]], "4": [[1.0, 0.0, 80.0]]}
     assert mean_maps([one, two]) == {2: []}
-
-
-def ran(name: str, folder: Path, seeds: tuple[int, ...] = (1,)) -> tuple[list[dict[str, Any]], Page]:
-    """The smallest cells of a study, and its page made of their files alone."""
-    found = [
-        json.loads(run_cell(cell, folder / "work", folder / "results").read_text())
-        for cell in cells(name, "smoke", seeds)
-    ]
-    return found, Page.read(write_study(name, "smoke", folder / "results", folder / "page.html"))
-
-
-def labels(page: Page) -> list[str]:
-    return [str(attributes["aria-label"]) for tag, attributes in page.tags if tag == "svg"]
 
 
 def test_figure_3_maps_what_fedavg_would_have_scored_under_every_weighting(tmp_path: Path) -> None:
