@@ -13,6 +13,8 @@ import pytest
 from fedvisage.studies import cells, load_study
 
 PEOPLE = 60
+CHOSEN_BY = ("lfw", "ijb")
+"""Protocols that are asked about the chosen round, too."""
 Make = Callable[..., Path]
 
 
@@ -35,11 +37,13 @@ def made_up(tmp_path: Path) -> Make:
             moved = " ".join(str(int(v)) for v in 500 * rng.normal(size=PEOPLE))
             metrics = {"accuracy", *(tries.by for tries in study.tries.values() if tries.by)}
             curve = [{"round": r} | dict.fromkeys(metrics, 0.5 + 0.4 * r / 30 * scores[cell.row]) for r in (10, 20, 30)]
+            best = {m.key: 0.5 + 0.4 * scores[cell.row] for m in measures if m.protocol in CHOSEN_BY}
             content: dict[str, Any] = {
                 **{"study": name, "scale": "laptop", "row": cell.row, "seed": cell.seed, "recipe": cell.key},
                 **{"settings": cell.settings, "seconds": 61.5, "bytes": 12_000_000, "scores": found},
                 "people": {key: {"set": "made up", "influence": moved} for key in found},
                 "rounds": {"test": curve, "validation": curve},
+                "chosen": {"round": 30, "by": study.chooses_by("laptop"), "scores": best},
                 "test": {"identities": PEOPLE},
                 "environment": {"processor": "a processor", "cores": 2, "python": "3.11", "packages": {"torch": "2"}},
             }
