@@ -29,6 +29,8 @@ from fedvisage.models import Backbone
 from fedvisage.studies import Cell, Study, cells, load_study
 
 FLOAT = 4
+PARCELS, IMAGES, NOTHING = "parcels", "images", "nothing"
+"""What goes between parties and server: the phases' parcels, every image once where training is central, or nothing."""
 
 
 def make_plan(recipe: Recipe, people: int | None = None, images: int | None = None) -> dict[str, Any]:
@@ -68,6 +70,7 @@ def make_plan(recipe: Recipe, people: int | None = None, images: int | None = No
         "recipe": recipe.name,
         "method": recipe.method["name"],
         "parties": parties,
+        "moves": IMAGES if parts.method.pools else NOTHING if parties == 1 else PARCELS,
         "participants": participants,
         "rounds": recipe.federation.rounds,
         "identities_per_party": each,
@@ -173,6 +176,7 @@ def plan_study(name: str, scale: str, folder: Path | None = None) -> dict[str, A
     A row is `counted` for its runs without pre-training, which runs with the same start share.
     """
     study, found = load_study(name, folder), cells(name, scale, [1], folder)
+    _check_known(name, scale, found)
     different = _different(study, found)
     plans = {key: make_plan(cell.recipe) for key, cell in different.items()}
     rows = {}
@@ -194,6 +198,20 @@ def plan_study(name: str, scale: str, folder: Path | None = None) -> dict[str, A
         "pretraining": {"starts": len(starts), "gpu_hours": before},
         "total": counted | {"gpu_hours": _added([counted["gpu_hours"], before]) if known else {}},
     }
+
+
+def _check_known(name: str, scale: str, found: Sequence[Cell]) -> None:
+    """Refuse scales whose face sets are found at a data root or drawn, and not looked at."""
+    sources = [source for cell in found for source in _several(cell.recipe.faces.source)]
+    if any(source.startswith("@") for source in sources):
+        raise FedVisageError(
+            f"study '{name}' is not planned at {scale} scale, whose face sets are not looked at: a cell takes minutes, "
+            f"and `fedvisage study report {name} --scale {scale}` says what finished ones took; plan it at paper scale"
+        )
+
+
+def _several(source: str | Sequence[str]) -> Sequence[str]:
+    return (source,) if isinstance(source, str) else source
 
 
 def _different(study: Study, found: Sequence[Cell]) -> dict[str, Cell]:
@@ -218,7 +236,8 @@ def _counted(plans: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     if all(plan["compute"] for plan in plans):
         works = [plan["compute"] for plan in plans]
         hours = _added([{gpu: w["gpu_hours"][gpu] - w["pretraining"]["gpu_hours"][gpu] for gpu in GPUS} for w in works])
-    return {"runs": len(plans), "bytes": sum(plan["totals"]["run"] for plan in plans), "gpu_hours": hours}
+    moved = sum(plan["totals"]["run"] for plan in plans if plan["moves"] == PARCELS)
+    return {"runs": len(plans), "bytes": moved, "gpu_hours": hours}
 
 
 def _added(hours: Sequence[Mapping[str, float]]) -> dict[str, float]:

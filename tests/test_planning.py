@@ -248,13 +248,30 @@ def test_hours_are_shown_in_three_digits(value: float, shown: str) -> None:
     assert size(1687.7e12) == "1,687.7 TB"
 
 
+def test_rows_that_pool_or_stand_alone_exchange_nothing_and_do_not_count() -> None:
+    plan = plan_study("pfm-fv/table-1", "paper")
+    moves = [plan["rows"][row.name]["moves"] for row in load_study("pfm-fv/table-1").rows]
+    assert moves == 3 * ["nothing", "nothing", "nothing", "images", "parcels", "parcels"]
+    federated = [of["totals"]["run"] for of in plan["rows"].values() if of["moves"] == "parcels"]
+    assert plan["total"]["bytes"] == sum(federated)
+    lines = CliRunner().invoke(app, ["study", "plan", "fedgc/table-5"]).output.splitlines()
+    central = next(line for line in lines if line.startswith("softmax, central"))
+    assert central.split()[2:5] == ["100", "-", "-"]
+    assert "every image" in central
+
+
+def test_a_scale_whose_sets_are_not_looked_at_is_refused_in_words() -> None:
+    with pytest.raises(FedVisageError, match=r"'fedgc/table-5' is not planned at laptop scale.*: a cell"):
+        plan_study("fedgc/table-5", "laptop")
+
+
 def test_the_command_plans_a_study() -> None:
     done = CliRunner().invoke(app, ["study", "plan", "fedface/table-1"])
     assert done.exit_code == 0, done.output
     assert not re.search(r"[0-9]e[+-]?[0-9]", done.output), "no exponents"
     plan = json.loads(CliRunner().invoke(app, ["study", "plan", "fedface/table-1", "--json"]).output)
     start, total = (next(line for line in done.output.splitlines() if line.startswith(w)) for w in ("Base", "total"))
-    assert start.rstrip().endswith("-            -           -  shares the run of FedFace")
+    assert re.search(r" -  -  +-  shares the run of FedFace$", start.rstrip())
     assert plan["rows"]["pre-trained"]["run_of"] == "fedface"
     shown = [str(plan["total"]["runs"]), *size(plan["total"]["bytes"]).split()]
     assert total.split() == ["total", *shown, readable(plan["total"]["gpu_hours"]["V100"])]

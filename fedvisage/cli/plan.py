@@ -12,7 +12,7 @@ from fedvisage.cli.run import Changes, RecipeArgument
 from fedvisage.config import load_recipe, parse_change
 from fedvisage.core.errors import FedVisageError
 from fedvisage.costs import GPUS
-from fedvisage.planning import make_plan
+from fedvisage.planning import IMAGES, NOTHING, PARCELS, make_plan
 from fedvisage.studies import Study
 
 GPU = "V100"
@@ -39,7 +39,9 @@ def plan_command(
     rows = [[row["phase"], row["direction"], row["group"], row["how"], size(row["bytes"])] for row in plan["wire"]]
     show_table(["phase", "direction", "group", "how", "bytes per party"], rows)
     crossing = f"{size(totals['down'])} down, {size(totals['up'])} up"
-    print(f"\nper round and party: {crossing}; whole run {size(totals['run'])}")
+    whole = {IMAGES: "every image, once: training is central", NOTHING: "nothing: there is one party"}
+    said = whole.get(plan["moves"], f"per round and party: {crossing}; whole run {size(totals['run'])}")
+    print(f"\n{said}")
     step = plan["server_step"]
     if step:
         operations = readable(step["operations"] / 1e12)
@@ -71,8 +73,9 @@ def show_study(study: Study, plan: Mapping[str, Any]) -> None:
     for row, label in labels.items():
         own = plan["rows"][row]
         shared = f"shares the run of {labels[own['run_of']]}" if own["run_of"] else ""
-        each = [size(own["totals"]["down"]), size(own["totals"]["up"]), *map(size, own["memory"].values())]
-        counted = ["-"] * 3 if shared else _counted(own["counted"])
+        crossing = [size(own["totals"][way]) for way in ("down", "up")] if own["moves"] == PARCELS else ["-", "-"]
+        each = [*crossing, *map(size, own["memory"].values())]
+        counted = ["-"] * 3 if shared else _counted(own["counted"], own["moves"])
         rows.append([label, f"{own['rounds']:,}", *each, *counted, shared])
     before, total, empty = plan["pretraining"], plan["total"], [""] * 5
     if before["starts"]:
@@ -90,8 +93,9 @@ def show_study(study: Study, plan: Mapping[str, Any]) -> None:
     )
 
 
-def _counted(some: Mapping[str, Any]) -> list[str]:
-    return [str(some["runs"]), size(some["bytes"]), _hours(some)]
+def _counted(some: Mapping[str, Any], moves: str = PARCELS) -> list[str]:
+    moved = {PARCELS: size(some["bytes"]), IMAGES: "every image", NOTHING: "nothing"}
+    return [str(some["runs"]), moved[moves], _hours(some)]
 
 
 def _hours(some: Mapping[str, Any]) -> str:

@@ -25,7 +25,7 @@ from rich.progress import (
 
 from fedvisage.cli.output import Json, show_json, show_table
 from fedvisage.cli.plan import show_study
-from fedvisage.core.errors import FedVisageError
+from fedvisage.core.errors import FedVisageError, nearest
 from fedvisage.planning import plan_study
 from fedvisage.report.words import listed
 from fedvisage.studies import (
@@ -39,6 +39,7 @@ from fedvisage.studies import (
     choices,
     chosen_cells,
     diverging,
+    explained,
     list_studies,
     load_results,
     load_study,
@@ -57,6 +58,8 @@ from fedvisage.studies import (
 from fedvisage.studies.drawn import DRAWN, LAPTOP
 from fedvisage.studies.sets import absent_sets, data_root, left_out
 
+REVERSED = 8
+"""Clearly reversed orderings that a terminal lists."""
 COLUMNS = 5
 """Of a study side by side in a terminal, each with the paper's; a wider table is cut."""
 
@@ -92,9 +95,10 @@ def run_command(
     as_json: Json = False,
 ) -> None:
     """Run the cells of studies that are not finished, then show their tables."""
-    unknown = set(rows or ()) - {cell.row for name in names for cell in cells(name, scale, [1])}
-    if unknown:
-        raise FedVisageError(f"study '{names[0]}' has no row '{min(unknown)}'")
+    known = {cell.row for name in names for cell in cells(name, scale, [1])}
+    for row in rows or ():
+        if row not in known:
+            raise FedVisageError(f"{listed([repr(name) for name in names])} has no row '{row}': {nearest(row, known)}")
     lost = {(name, row.name) for name in names for row in load_study(name).rows if row.diverges(scale)}
     place, numbers = Place(work, results or results_home(), data), range(1, seeds + 1)
 
@@ -264,8 +268,7 @@ def _show(name: str, scale: str, kept: Path) -> None:
     columns = study.measured(scale)
     heads = {column.name: column.head(scale) for column in columns}
     for column in columns:
-        measure = column.by[scale]
-        print(f"  {heads[column.name]}: {measure.metric} on {measure.what}")
+        print(f"  {': '.join(explained(study, column, scale))}")
     entries = {row.name: numbers.get(row.name, {}) for row in study.rows}
     diverged = diverging(study, scale, finished)
     none = {row.name: "diverged" if row.name in diverged else "-" for row in study.rows}
@@ -291,23 +294,29 @@ def _show(name: str, scale: str, kept: Path) -> None:
     print(f"\n{summary(study, scale, found, bool(finished))}".rstrip())
     labels = {row.name: row.label for row in study.rows}
     units = {column.name: " points" if column.unit == "percent" else "" for column in columns}
-    for one in found:
-        if one.clear and not one.agrees:
-            apart = f"{-one.ours:.2f}{units[one.column]}"
-            print(f"  {heads[one.column]}: {labels[one.high]} is {apart} below {labels[one.low]}, not above it")
-    for said in study.disagreements.get(scale, ()):
+    against = [one for one in found if one.clear and not one.agrees]
+    for one in against[:REVERSED]:
+        apart = f"{-one.ours:.2f}{units[one.column]}"
+        print(f"  {heads[one.column]}: {labels[one.high]} is {apart} below {labels[one.low]}, not above it")
+    if len(against) > REVERSED:
+        print(f"  and {len(against) - REVERSED} more, which the page lists")
+    for said in study.disagreements.get(scale, ()) if found else ():
         print(textwrap.fill(said, 120, initial_indent="- ", subsequent_indent="  "))
 
 
 def _show_tries(study: Study, scale: str, kept: Path, name: str, seeds: Sequence[int]) -> None:
     """Which learning rate was taken for each row."""
-    made = choices(name, scale, kept, seeds)
-    if not made:
+    tried = choices(name, scale, kept, seeds)
+    if not any(of.made for of in tried.values()):
         return
-    taken = [f"{row} {rate_words(of)}" for row, of in made.items()]
+    taken: dict[str, list[str]] = {}
+    for row in study.rows:
+        if row.name in tried:
+            taken.setdefault(rate_words(tried[row.name]), []).append(row.label)
     tries = study.tries[scale]
     print(f"{len(tries.rates)} learning rates tried for every row under {tries.under}; validation people chose:")
-    print(f"  {', '.join(taken)}")
+    for words, labels in taken.items():
+        print(textwrap.fill("; ".join(labels), 120, initial_indent=f"  {words}: ", subsequent_indent="    "))
 
 
 def _plain(entry: Entry) -> dict[str, Any]:

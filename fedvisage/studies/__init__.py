@@ -24,7 +24,7 @@ from fedvisage.studies.definition import (
     merged,
 )
 from fedvisage.studies.numbers import Entry, Ordering, agreement, orderings, table, uneven
-from fedvisage.studies.page import rate_words, summary, unchosen, write_study
+from fedvisage.studies.page import explained, rate_words, summary, unchosen, write_study
 from fedvisage.studies.parallel import News, Place, default_jobs, run_cells
 from fedvisage.studies.results import diverging, load_results, seeds_of
 from fedvisage.studies.running import run_cell
@@ -53,6 +53,7 @@ __all__ = [
     "default_jobs",
     "differences",
     "diverging",
+    "explained",
     "home",
     "list_studies",
     "load_results",

@@ -182,6 +182,8 @@ class Study(Section):
     note: str = ""
     missing: tuple[str, ...] = ()
     """What could not be reproduced here at any scale, and why; a sentence each."""
+    missing_at: Mapping[str, tuple[str, ...]] = Field(default_factory=dict)
+    """What could not be reproduced at single scales."""
     disagreements: Mapping[str, tuple[str, ...]] = Field(default_factory=dict)
     """By scale: where our order is not the paper's, and what was tested about why; a sentence or two each."""
     tries: Mapping[str, Tries] = Field(default_factory=dict)
@@ -255,6 +257,7 @@ def load_study(name: str, folder: Path | None = None) -> Study:
         study.tries,
         study.disagreements,
         study.unmeasured,
+        study.missing_at,
         *(table for row in study.rows for table in (row.at, row.shown)),
     )
     named = [scale for scales in tables for scale in scales]

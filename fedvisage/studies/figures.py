@@ -16,6 +16,8 @@ from fedvisage.studies.definition import TEST, Column, Row, Study
 from fedvisage.studies.numbers import Entry, uneven
 
 TONES = 12
+LAST = "last round"
+"""What an axis says of scores; the figure's title says which."""
 Numbers = Mapping[str, Mapping[str, Entry]]
 
 
@@ -106,7 +108,7 @@ def _bars(study: Study, column: Column, head: str, numbers: Numbers) -> Figure |
     if not bars:
         return None
     unit = ", percent" if column.unit == "percent" else ""
-    label = f"points above {_label(study, zero)}" if zero else f"{head}{unit}"
+    label = f"points above {_label(study, zero)}" if zero else f"{LAST}{unit}"
     said = listed([f"{bar.label} {bar.value:.1f}" for bar in bars])
     svg = charts.bar_chart(bars, label, f"{head}, {label}. {said}.", bool(zero))
     return Figure(head, svg, "Whiskers: one standard deviation over seeds." if _whiskers(bars) else "")
@@ -142,7 +144,7 @@ def _dots(study: Study, column: Column, head: str, numbers: Numbers) -> Figure:
         seeds = [value / 100 for value in entry.values] if len(entry.values) > 1 else []
         dots.append(Dot(_named(row, entry, beside), tones[row.group], entry.mean / 100, spread, seeds))
     said = listed([f"{dot.label} {100 * dot.value:.1f}%" for dot in dots])
-    svg = charts.dot_chart(dots, head, f"{head}, ours. {said}.", math.inf)
+    svg = charts.dot_chart(dots, LAST, f"{head}, ours. {said}.", math.inf)
     caption = "Whiskers: one standard deviation over seeds. Faint dots: single seeds." if _whiskers(dots) else ""
     return Figure(f"{head}, ours", svg, caption)
 

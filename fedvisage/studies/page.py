@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from fedvisage.core.method import METHODS
 from fedvisage.report.rendering import write_page
 from fedvisage.report.results import Figure
 from fedvisage.report.words import listed, number, plural, size
@@ -25,6 +27,10 @@ from fedvisage.studies.weightings import KINDS, drawn_weightings
 
 MINUS = "−"
 DIVERGED = "diverged"
+PAPER = "paper"
+"""The scale that has the paper's own data."""
+RATE = re.compile("accuracy|rank|tar@|tpir@", re.IGNORECASE)
+"""Metrics that a column is told by, beside what they are measured on."""
 FEW, MANY = 12, 30
 """Orderings that are shown in one table; orderings that hold and are shown at once."""
 
@@ -67,7 +73,7 @@ def contents(name: str, scale: str, results: Path, folder: Path | None = None) -
         "columns": columns,
         "papers": [_in_paper(study.rows, column) for column in columns],
         "heads": [column.head(scale) for column in columns],
-        "measured": [_measured(study, column, scale) for column in columns],
+        "measured": [explained(study, column, scale) for column in columns],
         "rows": _rows(study, columns, numbers, diverged),
         "tries": _tries(study, choices(name, scale, results, seeds, folder)),
         "by": _judged_by(study, scale),
@@ -156,8 +162,8 @@ def _facts(
         ("Rows", number(len(study.rows))),
         ("Seeds", ", ".join(map(str, seeds)) or "none"),
         ("Cells finished", f"{done} of {wanted}"),
-        ("Moved between server and parties", size(sum(result["bytes"] for result in unique))),
-        ("Computing time of all cells", duration(sum(result["seconds"] for result in unique))),
+        ("Moved between server and parties", size(sum(result["bytes"] for result in unique if not _pools(result)))),
+        ("Computing time of the rows shown", duration(sum(result["seconds"] for result in unique))),
     ]
 
 
@@ -213,11 +219,12 @@ def _taken(choice: Choice, rate: float) -> str:
 def rate_words(choice: Choice) -> str:
     """The rate that a row takes, or which of its runs take which."""
     if not choice.made:
-        return "(tries not finished)"
+        return "tries not finished"
     taken = {rate: count for rate, count in choice.counts.items() if count}
     if len(taken) == 1:
         return times(*taken)
-    return " and ".join(f"{times(rate)} in {count}" for rate, count in taken.items())
+    said = listed([f"{times(rate)} in {count}" for rate, count in taken.items()])
+    return f"{said} of {len(choice.taken)} runs"
 
 
 def times(rate: float) -> str:
@@ -264,11 +271,13 @@ def _interest(one: Ordering) -> tuple[int, str]:
     return kinds.index(one.verdict.partition(",")[0]), one.column
 
 
-def _measured(study: Study, column: Column, scale: str) -> tuple[str, str]:
+def explained(study: Study, column: Column, scale: str) -> tuple[str, str]:
     """A column's head, and what it is measured by."""
     head, measure = column.head(scale), column.by[scale]
+    metric = _metric(measure.metric)
+    told = metric.lower() in head.lower() or not RATE.match(metric)
     stands = head != column.name and _in_paper(study.rows, column)
-    return head, f"{_metric(measure.metric)}: {measure.what}" + (
+    return head, ("" if told else f"{metric}: ") + measure.what + (
         f"; beside the paper's {column.name}" if stands else ""
     )
 
@@ -317,7 +326,7 @@ def _costs(study: Study, finished: Mapping[str, Sequence[Any]]) -> list[tuple[st
         (
             row.label,
             str(len(finished[row.name])),
-            size(fmean(result["bytes"] for result in finished[row.name])),
+            _moved(finished[row.name]),
             duration(fmean(result["seconds"] for result in finished[row.name])),
         )
         for row in study.rows
@@ -325,12 +334,29 @@ def _costs(study: Study, finished: Mapping[str, Sequence[Any]]) -> list[tuple[st
     ]
 
 
+def _moved(results: Sequence[Any]) -> str:
+    """What crossed in a run; where training was central, that is every image."""
+    if any(map(_pools, results)):
+        return "every image, once"
+    return size(fmean(result["bytes"] for result in results))
+
+
+def _pools(result: Mapping[str, Any]) -> bool:
+    return METHODS[result["settings"]["method"]["name"]].pools
+
+
 def _missing(study: Study, scale: str) -> list[str]:
     """What the paper has and this page has not, and why."""
-    unmeasured = [column.name for column in study.columns if scale not in column.by and _in_paper(study.rows, column)]
-    found = list(study.missing)
+    papers = [column for column in study.columns if PAPER in column.by or _in_paper(study.rows, column)]
+    unmeasured = [column.name for column in papers if scale not in column.by]
+    found = [*study.missing, *study.missing_at.get(scale, ())]
     if unmeasured:
         found.append(f"{listed(unmeasured)}: no face set stands in for {_them(unmeasured)} at {scale} scale.")
+    if scale != PAPER and not study.is_ours:
+        found.append(
+            f"The paper's values: people, network and schedule are those of {scale} scale, so that only the order of "
+            "rows can be compared."
+        )
     return found
 
 

@@ -21,7 +21,7 @@ def load_results(
             f"no folder of finished cells {results}: run the study, or say where they are with --results"
         )
     if seeds is None:
-        seeds = sorted({read_result(path)["seed"] for path in sorted(results.glob("*.json"))})
+        seeds = sorted({1, *filter(None, map(_seed, results.glob("*.json")))})
     found: dict[str, list[Any]] = {}
     of = {row.name: row.of for row in load_study(name, folder).rows}
     for cell in chosen_cells(name, scale, seeds, results, folder):
@@ -31,6 +31,14 @@ def load_results(
             own = _seen_as(result, of[cell.row]) if of[cell.row] else result
             found.setdefault(cell.row, []).append({**own, "variant": cell.variant})
     return found
+
+
+def _seed(path: Path) -> int | None:
+    """Of a file beside the study's own cells, which is no cell or a damaged one, nothing."""
+    try:
+        return int(read_result(path)["seed"])
+    except FedVisageError:
+        return None
 
 
 def seeds_of(finished: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[int]:

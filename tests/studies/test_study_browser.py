@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from browser import Browser
 
-from fedvisage.studies import write_study
+from fedvisage.studies import load_study, write_study
 
 COLLISIONS = """[...document.querySelectorAll("svg.chart g")].flatMap(group => {
   const [value] = group.querySelectorAll(":scope > .value");
@@ -40,6 +40,21 @@ def test_the_page_of_a_study_is_whole(
         assert figure["outside"] == []
     bright = sum(map(int, sight.background[4:-1].split(", "))) > 3 * 128
     assert bright != dark
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("name", ["pfm-fv/figure-4c", "pfm-fv/figure-5", "fedgc/figure-3", "fedface/figure-4"])
+def test_figures_of_every_kind_keep_their_words_inside(
+    browser: Browser, made_up: Callable[..., Path], tmp_path: Path, name: str, width: int
+) -> None:
+    """Bars, bars about a row, drawn pairs, and lines, under the longest heads that there are."""
+    scores = {row.name: 0.5 + 0.01 * number for number, row in enumerate(load_study(name).rows)}
+    sight = browser.look(write_study(name, "laptop", made_up(name, scores), tmp_path / "page.html"), width)
+    assert sight.complaints == []
+    assert sight.overflow == 0
+    assert len(sight.figures) >= 2
+    assert [figure["outside"] for figure in sight.figures] == [[]] * len(sight.figures)
+    assert browser.evaluate(COLLISIONS) == []
 
 
 def test_on_a_phone_long_labels_numbers_and_verdicts_are_in_sight(

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from fedvisage.cli.main import app
 from fedvisage.core.errors import FedVisageError
-from fedvisage.studies import home, load_study, summary, write_study
+from fedvisage.studies import cells, explained, home, load_study, summary, write_study
 from fedvisage.studies.figures import redrawn
 from fedvisage.studies.numbers import Entry
 from fedvisage.studies.page import duration
@@ -155,10 +155,52 @@ def test_cost_and_what_is_missing_are_said(made_up: Make) -> None:
     assert {"table", "figures", "costs", "missing", "again", "curves"} <= page.ids
 
 
+def test_where_training_is_central_every_image_crosses_once(made_up: Make) -> None:
+    page = page_of("fedgc/table-5", made_up("fedgc/table-5", {"softmax-central": 0.8, "softmax-fedpe": 0.7}, [1]))
+    costs = {row[0]: row[2] for row in page.tables["Cost of a run"]}
+    assert costs["softmax, central"] == "every image, once"
+    assert costs["softmax, FedPE"] == "12.0 MB"
+    assert "Moved between server and parties 12.0 MB" in page.text
+
+
+def test_a_page_says_what_its_scale_lacks(made_up: Make) -> None:
+    """Columns of the paper without a stand-in, whether it has numbers for them or bars, and nothing of other scales."""
+    results = made_up("pfm-fv/figure-4a", {"pfm": 0.7}, [1])
+    page = page_of("pfm-fv/figure-4a", results)
+    lacking = "CPLFW, CALFW, CFP-FP, AgeDB-30, IJB-B, IJB-B @1e-5, IJB-C @1e-5 and MegaFace Ver."
+    assert f"{lacking}: no face set stands in for them at laptop scale." in page.text
+    assert "only the order of rows can be compared" in page.text
+    assert "batches of 256" not in page.text
+    assert "batches of 256" in Page.read(write_study("pfm-fv/figure-4a", "paper", results, results / "p.html")).text
+
+
+def test_columns_are_told_in_words() -> None:
+    study = load_study("fedgc/table-5")
+    lfw = next(column for column in study.columns if column.name == "LFW")
+    assert explained(study, lfw, "paper") == ("LFW", "accuracy: the pair list of LFW")
+    head, words = explained(study, lfw, "laptop")
+    assert head == "LFW folds 6 and 7, accuracy"
+    assert words.startswith("LFW's own 1,200 pairs")
+    assert words.endswith("; beside the paper's LFW")
+    loss = load_study("pfm-fv/table-1")
+    assert explained(loss, loss.columns[0], "laptop")[1].startswith(loss.columns[0].by["laptop"].what)
+
+
+def test_a_file_that_is_no_cell_does_not_stand_in_the_way(made_up: Make) -> None:
+    """A cell of the study itself that is damaged is named."""
+    results = made_up("fedgc/table-4", SCORES)
+    (results / "notes.json").write_text("")
+    assert "3 of 3 orderings" in page_of("fedgc/table-4", results).text
+    cell = next(cell for cell in cells("fedgc/table-4", "laptop", [1]) if cell.row == "fedpe")
+    (results / f"{cell.key}.json").write_text("{")
+    with pytest.raises(FedVisageError, match=f"{cell.key}.json is damaged"):
+        page_of("fedgc/table-4", results)
+
+
 def test_what_was_tried_is_said_where_it_is_known(made_up: Make) -> None:
     page = page_of("fedface/table-1", made_up("fedface/table-1", {"fedface": 0.7}, [1]))
     assert "tried for FedFace only" in page.text
-    other = page_of("fedgc/table-4", made_up("fedgc/table-4", SCORES, [1]))
+    other = page_of("fedgc/few-people", made_up("fedgc/few-people", {"fedpe": 0.7}, [1]))
     assert "How settings were chosen" not in other.text
     assert "same number of tries" not in page.text + other.text
 

@@ -231,7 +231,7 @@ def test_the_command_tries_first_and_runs_what_was_chosen(tmp_path: Path) -> Non
     done = CliRunner().invoke(app, ["study", "run", name, "--seeds", "2", *asked, *options])
     assert done.exit_code == 0, done.output
     assert "3 learning rates tried for every row under the first seed; validation people chose:" in done.output
-    assert "central (tries not finished)" in done.output
+    assert "  tries not finished: Fine-tuning, pooled; Random fixed class embeddings" in done.output
     shown = json.loads(CliRunner().invoke(app, ["study", "report", name, "--json", *options]).output)
     made = choices(name, "smoke", tmp_path / "results")
     for row in rows:
