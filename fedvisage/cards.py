@@ -18,8 +18,9 @@ from fedvisage.core.phase import VALIDATOR
 from fedvisage.models import MODEL_FILES, Backbone
 from fedvisage.recognise import calibration_of
 from fedvisage.report.crossings import Crossings, sum_up
-from fedvisage.report.folder import Images, RunFiles, Score, Share, read_run
+from fedvisage.report.folder import Images, Metrics, RunFiles, Score, Share, read_run
 from fedvisage.report.words import listed, number, percent, plural, size
+from fedvisage.scoring import MEAN
 
 INTENDED = (
     "Research on federated face recognition, and verification of people who know of it and agreed to it, after a test "
@@ -29,6 +30,10 @@ UNSUITABLE = (
     "Decisions about people without a human who answers for them; searching crowds or scraped photos; guessing "
     "anything but identity; people unlike those it was tested on. A match is a score, not proof."
 )
+
+
+TEST = "test"
+"""The phase of learning curves on test people."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +99,7 @@ Part = tuple[str, list[str], dict[str, Any]]
 
 
 def _of_run(files: RunFiles, crossings: Crossings, run: Path, party: str | None, earlier: bool) -> list[Part]:
-    results = _results_of_chosen(files) if earlier else _results(files, party)
+    results = _results_of_chosen(files, party) if earlier else _results(files, party)
     return [_data(files, run, party), results, _left(files, crossings), _made(files)]
 
 
@@ -104,10 +109,33 @@ def _pools(files: RunFiles) -> bool:
     return name in METHODS and METHODS[name].pools
 
 
-def _results_of_chosen(files: RunFiles) -> Part:
+def _results_of_chosen(files: RunFiles, party: str | None) -> Part:
+    """Those that the run's learning curves have; a party's own model has none on the way."""
     which = f"round {files.chosen.round}, which validation people chose" if files.chosen else "an earlier round"
-    line = f"A model of {which}. The run's results are of its last round: score this one with `fedvisage evaluate`."
-    return "Results", [line], {}
+    score = _score_at(files.metrics, files.chosen.round) if files.chosen and not party else None
+    if score is None:
+        line = f"A model of {which}. The run's results are of its last round: score this one with `fedvisage evaluate`."
+        return "Results", [line], {}
+    lines, facts = _scored(score)
+    return "Results", [f"A model of {which}.", "", *lines], facts
+
+
+def _score_at(metrics: Metrics, round: int) -> Score | None:
+    """The global model's score on the test people after a round; None where it was not followed."""
+    found: dict[str, dict[str, Any]] = {}
+    for (phase, name), points in metrics.curves.items():
+        value = dict(points).get(round)
+        domain, _, metric = name.rpartition(" ")
+        if phase != TEST or value is None or domain == MEAN:
+            continue
+        of = found.setdefault(domain, {"tar": {}})
+        kind, _, far = metric.partition("@")
+        if kind == "tar":
+            of["tar"][far] = value
+        elif kind == "accuracy":
+            of["accuracy"] = value
+    whole = found.pop("", None)
+    return Score.model_validate(whole | {"domains": found}) if whole else None
 
 
 def _data(files: RunFiles, run: Path, party: str | None) -> Part:
@@ -151,6 +179,16 @@ def _results(files: RunFiles, party: str | None) -> Part:
         own = [f"{name.removesuffix('_rank1')} model {percent(v, 1)}" for name, v in known.items() if "rank1" in name]
         held = f" Rank 1 on its own held-out images: {listed(own)}." if own else ""
         return "Results", [f"This model was not tested on people nobody trained on.{held}"], {}
+    lines, facts = _scored(score)
+    ranks = files.metrics.evaluated
+    found = [numbers["global_rank1"] for numbers in ranks.values() if "global_rank1" in numbers]
+    if found:
+        lines.append(f"At the parties rank 1 is between {percent(min(found), 1)} and {percent(max(found), 1)}.")
+    return "Results", lines, facts
+
+
+def _scored(score: Score) -> tuple[list[str], dict[str, Any]]:
+    """A score in all and by domain, and how far the domains are apart: in words, and as facts."""
     rows = {"all": score, **score.domains}
     fars = sorted(score.tar, key=float, reverse=True)
     lines = ["| test people | accuracy | " + " | ".join(f"TAR at FAR {far}" for far in fars) + " |"]
@@ -164,12 +202,8 @@ def _results(files: RunFiles, party: str | None) -> Part:
         lines += ["", f"Between the best and the worst of {len(score.domains)} groups: {said}."]
     else:
         lines += ["", "One group was tested: how far results differ between groups of people is not known."]
-    ranks = files.metrics.evaluated
-    found = [numbers["global_rank1"] for numbers in ranks.values() if "global_rank1" in numbers]
-    if found:
-        lines.append(f"At the parties rank 1 is between {percent(min(found), 1)} and {percent(max(found), 1)}.")
     told = {name: _numbers(one) for name, one in rows.items()}
-    return "Results", lines, {"results": told, "gaps": {name: round(gap, 6) for name, gap in gaps.items()}}
+    return lines, {"results": told, "gaps": {name: round(gap, 6) for name, gap in gaps.items()}}
 
 
 def _numbers(score: Score) -> dict[str, float]:

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 import fedvisage as fv
-from fedvisage.cards import INTENDED, UNSUITABLE, _gaps, make_card, run_of
+from fedvisage.cards import INTENDED, UNSUITABLE, _gaps, _score_at, make_card, run_of
 from fedvisage.export import export_model
 from fedvisage.faces.faceset import FaceSet, open_faceset, write_faceset
 from fedvisage.faces.synthetic import SyntheticFaces
 from fedvisage.models import read_model_metadata
 from fedvisage.recognise import calibrate
-from fedvisage.report.folder import Score
+from fedvisage.report.folder import Metrics, Row, Score
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +85,18 @@ def test_groups_have_their_own_lines_and_the_gap_between_them_is_said(run: Path)
     for name in domains:
         assert f"| {name} | " in card
     assert f"Between the best and the worst of {len(domains)} groups: " in card
+
+
+def test_a_learning_curve_gives_a_rounds_score_by_domain() -> None:
+    metrics = Metrics()
+    numbers = {"accuracy": 0.8, "tar@0.1": 0.7, "webcam accuracy": 0.6, "webcam tar@0.1": 0.5, "mean tar@0.1": 0.6}
+    for round, phase, less in ((1, "test", 0.1), (2, "test", 0.0), (2, "validation", 0.3)):
+        metrics.add(Row(round=round, phase=phase, **{name: value - less for name, value in numbers.items()}))
+    score = _score_at(metrics, 2)
+    assert score is not None
+    assert (score.accuracy, score.tar) == (0.8, {"0.1": 0.7})
+    assert score.domains == {"webcam": Score(accuracy=0.6, tar={"0.1": 0.5})}
+    assert _score_at(metrics, 3) is None
 
 
 def test_the_gap_is_between_the_best_and_the_worst_group() -> None:

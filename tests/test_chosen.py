@@ -118,7 +118,7 @@ def test_a_run_may_be_called_chosen(folder: Path, tmp_path: Path, monkeypatch: p
     assert CliRunner().invoke(app, ["evaluate", ".", *words]).exit_code == 0
 
 
-def test_its_card_does_not_give_the_last_rounds_results(folder: Path) -> None:
+def test_its_card_gives_its_own_rounds_results(folder: Path) -> None:
     kept = chosen_round(folder)
     assert kept is not None
     model = folder / CHOSEN / "model.safetensors"
@@ -126,8 +126,11 @@ def test_its_card_does_not_give_the_last_rounds_results(folder: Path) -> None:
     assert run_of(folder / CHOSEN / "parties" / "party-00") == (folder, "party-00", True)
     card = make_card(model, fv.load_model(model), "chosen").markdown
     assert f"A model of round {kept['round']}, which validation people chose." in card
-    assert "| all |" not in card
+    assert f"| all | – | {100 * curve(folder, 'test')[kept['round']]:.2f}% |" in card
     assert "Not calibrated" in card
+    own = make_card(model.parent / "parties" / "party-00", fv.load_model(model), "own").markdown
+    assert "| all |" not in own
+    assert "score this one with `fedvisage evaluate`" in own
 
 
 @pytest.mark.parametrize(
