@@ -59,6 +59,7 @@ def make_plan(recipe: Recipe, people: int | None = None, images: int | None = No
     share = recipe.federation.participation
     there = {phase.name: sum(taking_part(phase, role, crowd, share) for role in phase.roles) for phase in phases}
     wire = [row for phase in phases for row in _phase_rows(phase, sizes, parties, there[phase.name])]
+    alone = parties == 1 and all(row["who"] == "parties" for row in wire)
     state = group_bytes(weights.backbone) + group_bytes(weights.buffers)
     individual = sum(row["bytes"] for row in wire if row["how"] == "individual" and row["group"] != "statistics")
     trains = [phase for phase in phases if phase.trains]
@@ -70,7 +71,7 @@ def make_plan(recipe: Recipe, people: int | None = None, images: int | None = No
         "recipe": recipe.name,
         "method": recipe.method["name"],
         "parties": parties,
-        "moves": IMAGES if parts.method.pools else NOTHING if parties == 1 else PARCELS,
+        "moves": IMAGES if parts.method.pools else NOTHING if alone else PARCELS,
         "participants": participants,
         "rounds": recipe.federation.rounds,
         "identities_per_party": each,
@@ -176,7 +177,7 @@ def plan_study(name: str, scale: str, folder: Path | None = None) -> dict[str, A
     A row is `counted` for its runs without pre-training, which runs with the same start share.
     """
     study, found = load_study(name, folder), cells(name, scale, [1], folder)
-    _check_known(name, scale, found)
+    _check_known(name, scale, found, folder)
     different = _different(study, found)
     plans = {key: make_plan(cell.recipe) for key, cell in different.items()}
     rows = {}
@@ -200,13 +201,14 @@ def plan_study(name: str, scale: str, folder: Path | None = None) -> dict[str, A
     }
 
 
-def _check_known(name: str, scale: str, found: Sequence[Cell]) -> None:
+def _check_known(name: str, scale: str, found: Sequence[Cell], folder: Path | None) -> None:
     """Refuse scales whose face sets are found at a data root or drawn, and not looked at."""
     sources = [source for cell in found for source in _several(cell.recipe.faces.source)]
     if any(source.startswith("@") for source in sources):
+        elsewhere = "" if load_study(name, folder).is_ours else "; plan it at paper scale"
         raise FedVisageError(
             f"study '{name}' is not planned at {scale} scale, whose face sets are not looked at: a cell takes minutes, "
-            f"and `fedvisage study report {name} --scale {scale}` says what finished ones took; plan it at paper scale"
+            f"and `fedvisage study report {name} --scale {scale}` says what finished ones took{elsewhere}"
         )
 
 

@@ -301,7 +301,7 @@ def _show(name: str, scale: str, kept: Path) -> None:
     if len(against) > REVERSED:
         print(f"  and {len(against) - REVERSED} more, which the page lists")
     for said in study.disagreements.get(scale, ()) if found else ():
-        print(textwrap.fill(said, 120, initial_indent="- ", subsequent_indent="  "))
+        print(textwrap.fill(said, 120, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False))
 
 
 def _show_tries(study: Study, scale: str, kept: Path, name: str, seeds: Sequence[int]) -> None:

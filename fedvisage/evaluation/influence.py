@@ -120,24 +120,26 @@ def pairs_with(embeddings: ArrayLike, labels: ArrayLike, local: ArrayLike, peopl
 
 
 def pairs_among(probes: ArrayLike, labels: ArrayLike, others: ArrayLike, theirs: ArrayLike, people: int) -> Trials:
-    """Genuine pairs among `probes` (P, d) of `labels` (P,), impostors with `others` (D, d) of `theirs` (D,).
+    """Genuine pairs among `probes` (P, d) of `labels` (P,); with `others` (D, d) of `theirs` (D,) all are impostors.
 
     All scores are held, as by `pairs_with`.
     """
     person, other = np.asarray(labels, np.int64), np.asarray(theirs, np.int64)
     unit = _unit("probes", probes)
     i, j = np.nonzero(np.triu(person[:, None] == person, 1))
-    genuine = np.einsum("ij,ij->i", unit[i], unit[j])
-    impostor = (unit @ _unit("others", others).T).ravel()
-    sides = np.repeat(person, len(other)), np.tile(other, len(person))
-    first, second = (np.concatenate([person[i], side]) for side in sides)
-    return listed_pairs(np.concatenate([genuine, impostor]), first, second, people)
+    genuine = np.einsum("ij,ij->i", unit[i], unit[j]).astype(np.float64)
+    impostor = (unit @ _unit("others", others).T).ravel().astype(np.float64)
+    order = np.argsort(-impostor, kind="stable")
+    sides = np.repeat(person, len(other))[order], np.tile(other, len(person))[order]
+    touching = len(other) * np.bincount(person, minlength=people) + len(person) * np.bincount(other, minlength=people)
+    return Trials(genuine, person[i], impostor[order], sides, touching, len(impostor))
 
 
 def alarms(found: Search, person: ArrayLike, people: int) -> Trials:
     """Searches as NIST counts them, the probe of each one of a `person` (P,).
 
-    A mate that does not come first is never found; of a probe without mate the best score counts.
+    A mate that does not come first is never found; of a probe without mate the best score counts. The threshold is that
+    of `tar_influence`, at most one alarm below NIST's.
     """
     whose, mated = np.asarray(person, np.int64), found.mated
     genuine = np.where(found.rank == 1, found.mate, -np.inf)[mated]

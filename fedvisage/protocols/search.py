@@ -86,8 +86,9 @@ def megaface(data: Data, subject: Subject, options: Options) -> Result:
         result.influence = {f"rank-{k}": share_influence(hits, whose, people) for k, hits in found.right.items()}
     for rate in found.rates:
         result.rate(f"TAR@{rate.far:g}", rate)
-    if options.influence and not noisy.size and found.impostor <= MOST_PAIRS:
-        sides = data.faces.labels[probe], subject.chosen(data, other, flip), data.faces.labels[other]
+    labels = data.faces.labels[probe]
+    if options.influence and not noisy.size and found.impostor <= MOST_PAIRS and np.array_equal(labels, who):
+        sides = labels, subject.chosen(data, other, flip), data.faces.labels[other]
         pairs = pairs_among(vectors, *sides, len(data.faces.names))
         result.influence |= tar_influences(pairs, tuple(rate.far for rate in found.rates), result)
     result.counts = {"probes": found.probes, "distractors": found.distractors, "trials": found.trials}

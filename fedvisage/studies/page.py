@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from fedvisage.core.method import METHODS
+from fedvisage.core.phase import VALIDATOR
 from fedvisage.report.rendering import write_page
 from fedvisage.report.results import Figure
 from fedvisage.report.words import listed, number, plural, size
@@ -162,7 +163,7 @@ def _facts(
         ("Rows", number(len(study.rows))),
         ("Seeds", ", ".join(map(str, seeds)) or "none"),
         ("Cells finished", f"{done} of {wanted}"),
-        ("Moved between server and parties", size(sum(result["bytes"] for result in unique if not _pools(result)))),
+        ("Moved between server and parties", size(sum(result["bytes"] for result in unique if _exchanges(result)))),
         ("Computing time of the rows shown", duration(sum(result["seconds"] for result in unique))),
     ]
 
@@ -275,7 +276,7 @@ def explained(study: Study, column: Column, scale: str) -> tuple[str, str]:
     """A column's head, and what it is measured by."""
     head, measure = column.head(scale), column.by[scale]
     metric = _metric(measure.metric)
-    told = metric.lower() in head.lower() or not RATE.match(metric)
+    told = metric.lower().replace("-", " ") in head.lower() or not RATE.match(metric)
     stands = head != column.name and _in_paper(study.rows, column)
     return head, ("" if told else f"{metric}: ") + measure.what + (
         f"; beside the paper's {column.name}" if stands else ""
@@ -335,10 +336,19 @@ def _costs(study: Study, finished: Mapping[str, Sequence[Any]]) -> list[tuple[st
 
 
 def _moved(results: Sequence[Any]) -> str:
-    """What crossed in a run; where training was central, that is every image."""
-    if any(map(_pools, results)):
-        return "every image, once"
-    return size(fmean(result["bytes"] for result in results))
+    """What crossed in a run: where training was central every image, with a single party nothing."""
+    if all(map(_exchanges, results)):
+        return size(fmean(result["bytes"] for result in results))
+    return "every image, once" if any(map(_pools, results)) else "nothing"
+
+
+def _exchanges(result: Mapping[str, Any]) -> bool:
+    """Whether parcels went between a server and several parties, or to validators."""
+    settings = result["settings"]
+    share = settings["partition"]
+    trainers = [group for group in share["groups"].values() if group["role"] != VALIDATOR]
+    parties = sum(group.get("parties", MANY) for group in trainers) if trainers else share.get("parties", MANY)
+    return not _pools(result) and (parties > 1 or settings["weighting"]["name"] == "fv")
 
 
 def _pools(result: Mapping[str, Any]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,9 @@ from fedvisage.core.errors import FedVisageError
 from fedvisage.studies.cells import read_result
 from fedvisage.studies.definition import Study, load_study, of_model
 from fedvisage.studies.tries import chosen_cells
+
+CELL = re.compile("[0-9a-f]{16}")
+"""What the file of a cell is called; other files may lie beside them."""
 
 
 def load_results(
@@ -21,7 +25,9 @@ def load_results(
             f"no folder of finished cells {results}: run the study, or say where they are with --results"
         )
     if seeds is None:
-        seeds = sorted({1, *filter(None, map(_seed, results.glob("*.json")))})
+        seeds = sorted(
+            {read_result(path)["seed"] for path in sorted(results.glob("*.json")) if CELL.fullmatch(path.stem)}
+        )
     found: dict[str, list[Any]] = {}
     of = {row.name: row.of for row in load_study(name, folder).rows}
     for cell in chosen_cells(name, scale, seeds, results, folder):
@@ -31,14 +37,6 @@ def load_results(
             own = _seen_as(result, of[cell.row]) if of[cell.row] else result
             found.setdefault(cell.row, []).append({**own, "variant": cell.variant})
     return found
-
-
-def _seed(path: Path) -> int | None:
-    """Of a file beside the study's own cells, which is no cell or a damaged one, nothing."""
-    try:
-        return int(read_result(path)["seed"])
-    except FedVisageError:
-        return None
 
 
 def seeds_of(finished: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[int]:

@@ -21,11 +21,12 @@ from fedvisage.config import Recipe
 from fedvisage.core.errors import FedVisageError
 from fedvisage.faces.faceset import FaceSet, write_faceset
 from fedvisage.faces.importing import Report, Selection, read_source, write_source
+from fedvisage.faces.lists import list_names
 from fedvisage.faces.synthetic import SyntheticFaces
 from fedvisage.studies.cells import Cell
 from fedvisage.studies.definition import Measure, load_study
 from fedvisage.studies.drawn import PLANS, PREFIX, draw_set, set_name
-from fedvisage.studies.standins import add_lists
+from fedvisage.studies.standins import FEW, add_lists
 
 SYNTHETIC = "synthetic-"
 
@@ -65,7 +66,8 @@ def located_set(source: str, size: int, imported: Path, data: Path) -> str:
     folder = imported / ("drawn" if drawn else "") / str(size) / f"{standin}{bounds}" / name
     folder.parent.mkdir(parents=True, exist_ok=True)
     with alone(folder.with_name(f"{name}.lock")):
-        if not (folder / "faces.json").exists():
+        listed = not standin or standin.removeprefix(FEW) in list_names(folder)
+        if not listed or not (folder / "faces.json").exists():
             part = folder.with_name(f"{name}.part")
             for unfinished in (part, folder):
                 shutil.rmtree(unfinished, ignore_errors=True)

@@ -49,7 +49,10 @@ def add_lists(folder: Path, kind: str) -> None:
     few = kind.startswith(FEW)
     people = np.flatnonzero((count > 0) & (count < SEVERAL)) if few else _last_folds(folder, labels)
     if kind.endswith("templates"):
-        write_lists(folder, _templates(labels, people[count[people] >= (SEVERAL - 1 if few else SEVERAL)]))
+        least = SEVERAL - 1 if few else SEVERAL
+        if not (several := people[count[people] >= least]).size:
+            raise FedVisageError(f"stand-in '{kind}': nobody in {folder} has {least} images")
+        write_lists(folder, _templates(labels, several))
     else:
         write_lists(folder, _distractors(labels, people))
 

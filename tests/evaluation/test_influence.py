@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fedvisage.core.errors import FedVisageError
-from fedvisage.evaluation import bootstrap_accuracy, bootstrap_tar, kfold_accuracy, make_pairs, search
+from fedvisage.evaluation import (
+    among_distractors,
+    bootstrap_accuracy,
+    bootstrap_tar,
+    kfold_accuracy,
+    make_pairs,
+    search,
+)
 from fedvisage.evaluation.influence import (
     accuracy_influence,
     alarms,
@@ -145,6 +152,17 @@ def test_pairs_among_distractors_are_those_of_the_slow_way() -> None:
     assert np.array_equal(fast.touching, slow.touching)
     assert np.sort(fast.genuine) == pytest.approx(np.sort(slow.genuine), abs=1e-5)
     assert tar_influence(fast, 0.1) == pytest.approx(tar_influence(slow, 0.1), abs=1e-6)
+
+
+def test_distractors_are_impostors_whoever_they_are() -> None:
+    """As the protocol counts them: a distractor of a probe's person is no mate."""
+    embeddings, _ = faces(5, people=3, images=3)
+    probes, others, theirs = embeddings[:4], embeddings[4:], np.array([0, 1, 2, 2, 2])
+    found = pairs_among(probes, [0, 0, 1, 1], others, theirs, 3)
+    told = among_distractors(probes, [0, 0, 1, 1], others, fars=(0.05,))
+    assert (len(found.genuine), found.impostors) == (told.genuine, told.impostor) == (2, 20)
+    assert found.touching.tolist() == [2 * 5 + 4, 2 * 5 + 4, 3 * 4]
+    assert tar_influence(found, 0.05).sum() == pytest.approx(0, abs=1e-9)
 
 
 def weighted_tpir(found: Floats, weight: Floats, false: Floats, counts: Floats, allowed: float) -> float:

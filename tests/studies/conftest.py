@@ -13,6 +13,15 @@ import pytest
 from fedvisage.studies import cells, load_study
 
 PEOPLE = 60
+ALIKE = {
+    "pairs": [
+        {"who": [["a", 0], ["b", n]], "cosine": 0.5, "between": [0, 4, 2, 1], "within": [0, 1, 4, 2], "mean": 0.3}
+        for n in range(4)
+    ],
+    "which": [0, 0, 1, 2, 3, 4, 5, 6, 7],
+    "points": [[n / 8, (n * n % 8) / 8] for n in range(9)],
+}
+"""What a cell keeps of a map of people."""
 CHOSEN_BY = ("lfw", "ijb")
 """Protocols that are asked about the chosen round, too."""
 Make = Callable[..., Path]
@@ -47,6 +56,8 @@ def made_up(tmp_path: Path) -> Make:
                 "test": {"identities": PEOPLE},
                 "environment": {"processor": "a processor", "cores": 2, "python": "3.11", "packages": {"torch": "2"}},
             }
+            if study.figure and study.figure.kind == "alike":
+                content["alike"] = ALIKE
             (results / f"{cell.key}.json").write_text(json.dumps(content))
         return results
 

@@ -9,7 +9,8 @@ import pytest
 from smoke_study import labels, ran
 
 from fedvisage.core.errors import FedVisageError
-from fedvisage.studies import cells, run_cell, write_study
+from fedvisage.studies import cells, load_study, run_cell, write_study
+from fedvisage.studies.alike import drawn_alike, kept_alike
 from fedvisage.studies.cells import read_result
 
 
@@ -37,6 +38,11 @@ def test_a_cell_that_was_finished_without_its_map_is_completed(tmp_path: Path) -
     path.write_text(json.dumps(before))
     again = json.loads(run_cell(cell, tmp_path / "work", tmp_path / "results").read_text())
     assert again == before | {"alike": whole["alike"]}
+
+
+def test_of_a_run_without_a_map_nothing_is_kept_and_nothing_drawn(tmp_path: Path) -> None:
+    assert kept_alike(tmp_path) is None
+    assert drawn_alike(load_study("fedgc/figure-3"), {"softmax-fedpe": [{"alike": None}]}) == []
 
 
 def test_a_damaged_map_in_a_cell_is_named(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def test_in_a_set_without_pairs_everybody_is_tested(folder: Path) -> None:
 
 
 def test_a_stand_in_is_made_once_and_anew_after_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half of an import, or one without its lists, is not taken for a set."""
+    """Half of an import, or one without its lists (as an earlier version may have left), is not taken for a set."""
     source, imported = "@drawn-lfw112-dev+pairs", tmp_path / "imported"
     unfinished = imported / "drawn" / "32" / "pairs" / "lfw112-dev.part"
     unfinished.mkdir(parents=True)
@@ -108,6 +108,9 @@ def test_a_stand_in_is_made_once_and_anew_after_a_kill(tmp_path: Path, monkeypat
     assert isinstance(kept, PairList)
     assert np.unique(kept.fold).tolist() == [6, 7]
     assert not unfinished.exists()
+    shutil.rmtree(found / "lists")
+    assert located_set(source, 32, imported, tmp_path) == str(found)
+    assert open_list(found, "pairs").same.any()
     monkeypatch.setattr("fedvisage.studies.sets.add_lists", lambda *_: pytest.fail("made again"))
     assert located_set(source, 32, imported, tmp_path) == str(found)
 
@@ -122,6 +125,12 @@ def test_the_protocol_runs_on_its_stand_in(folder: Path, tmp_path: Path, kind: s
     save_model(tmp_path / "model.safetensors", network)
     result = run(protocol, Data(folder), open_subject(str(tmp_path / "model.safetensors")))
     assert 0 <= result.metrics["rank-1"] <= 1
+
+
+def test_where_nobody_has_images_enough_a_stand_in_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedvisage.studies.standins.SEVERAL", 6)
+    with pytest.raises(FedVisageError, match=r"stand-in 'templates': nobody in .* has 6 images"):
+        add_lists(folder, "templates")
 
 
 def test_an_unknown_stand_in_is_refused(folder: Path) -> None:

@@ -52,7 +52,7 @@ def test_figures_of_every_kind_keep_their_words_inside(
     sight = browser.look(write_study(name, "laptop", made_up(name, scores), tmp_path / "page.html"), width)
     assert sight.complaints == []
     assert sight.overflow == 0
-    assert len(sight.figures) >= 2
+    assert len(sight.figures) >= (10 if name == "fedgc/figure-3" else 2)
     assert [figure["outside"] for figure in sight.figures] == [[]] * len(sight.figures)
     assert browser.evaluate(COLLISIONS) == []
 

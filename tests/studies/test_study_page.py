@@ -161,6 +161,9 @@ def test_where_training_is_central_every_image_crosses_once(made_up: Make) -> No
     assert costs["softmax, central"] == "every image, once"
     assert costs["softmax, FedPE"] == "12.0 MB"
     assert "Moved between server and parties 12.0 MB" in page.text
+    page = page_of("pfm-fv/table-1", made_up("pfm-fv/table-1", {"solo-ms1m": 0.5, "pfm": 0.4}, [1]))
+    costs = [row[2] for row in page.tables["Cost of a run"][1:]]
+    assert costs == ["nothing", "12.0 MB"]
 
 
 def test_a_page_says_what_its_scale_lacks(made_up: Make) -> None:
@@ -191,7 +194,7 @@ def test_a_file_that_is_no_cell_does_not_stand_in_the_way(made_up: Make) -> None
     results = made_up("fedgc/table-4", SCORES)
     (results / "notes.json").write_text("")
     assert "3 of 3 orderings" in page_of("fedgc/table-4", results).text
-    cell = next(cell for cell in cells("fedgc/table-4", "laptop", [1]) if cell.row == "fedpe")
+    cell = next(cell for cell in cells("fedgc/table-4", "laptop", [2]) if cell.row == "fedpe")
     (results / f"{cell.key}.json").write_text("{")
     with pytest.raises(FedVisageError, match=f"{cell.key}.json is damaged"):
         page_of("fedgc/table-4", results)
