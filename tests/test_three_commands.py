@@ -120,6 +120,7 @@ def test_a_column_is_left_out_only_where_a_cell_is_without_its_score(
     assert left_out(chosen, tmp_path) == {"SLLFW": "sllfw"}
     assert left_out(cells("fedgc/table-5", "smoke", [1]), tmp_path) == {}
     assert left_out(cells("fedgc/table-5", "laptop", [1]), tmp_path, tmp_path / "root").keys() == {
+        "LFW folds 6 and 7, accuracy",
         "actors, TAR@0.1",
         "ORL, TAR@0.1",
     }
