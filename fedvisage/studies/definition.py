@@ -207,6 +207,11 @@ class Study(Section):
         return self.model_copy(update={"rows": tuple(row.at_scale(scale) for row in self.rows)})
 
     @property
+    def draws(self) -> str:
+        """The kind of its figure; nothing where it is a table."""
+        return self.figure.kind if self.figure else ""
+
+    @property
     def is_ours(self) -> bool:
         """Whether it is no paper's: it has no paper scale."""
         return "paper" not in self.scales

@@ -101,7 +101,7 @@ def summary(study: Study, scale: str, found: Sequence[Ordering], begun: bool) ->
     if not begun:
         return "No cell of this study is finished yet."
     if not study.claims and not any(row.paper for row in study.rows):
-        return "" if _is_of_weights(study) else "The paper does not say which of these rows is better."
+        return "" if study.draws in KINDS else "The paper does not say which of these rows is better."
     if not any(True for column in study.measured(scale) for _ in ordered(study, column)):
         return (
             "There is nothing to compare with: the paper gives neither numbers nor words on what this scale measures."
@@ -145,14 +145,9 @@ def _metric(name: str) -> str:
 
 def _figures(study: Study, scale: str, finished: Mapping[str, Sequence[Any]], numbers: Numbers) -> list[Figure]:
     """The paper's figure, from what cells keep of it, or from the table's numbers."""
-    if _is_of_weights(study):
+    if study.draws in KINDS:
         return drawn_weightings(study, finished)
-    is_alike = study.figure is not None and study.figure.kind == ALIKE
-    return (drawn_alike(study, finished) if is_alike else []) + redrawn(study, scale, numbers)
-
-
-def _is_of_weights(study: Study) -> bool:
-    return study.figure is not None and study.figure.kind in KINDS
+    return (drawn_alike(study, finished) if study.draws == ALIKE else []) + redrawn(study, scale, numbers)
 
 
 def _facts(
@@ -347,8 +342,8 @@ def _exchanges(result: Mapping[str, Any]) -> bool:
     settings = result["settings"]
     share = settings["partition"]
     trainers = [group for group in share["groups"].values() if group["role"] != VALIDATOR]
-    parties = sum(group.get("parties", MANY) for group in trainers) if trainers else share.get("parties", MANY)
-    return not _pools(result) and (parties > 1 or settings["weighting"]["name"] == "fv")
+    single = [part.get("parties") for part in trainers or [share]] == [1]
+    return not _pools(result) and (not single or settings["weighting"]["name"] == "fv")
 
 
 def _pools(result: Mapping[str, Any]) -> bool:

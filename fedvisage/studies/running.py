@@ -224,8 +224,7 @@ def _lacks_figure(cell: Cell, result: Mapping[str, Any]) -> bool:
 
 def _draws(cell: Cell) -> str:
     """The kind of the study's figure."""
-    figure = load_study(cell.study, cell.home).figure
-    return figure.kind if figure else ""
+    return load_study(cell.study, cell.home).draws
 
 
 def _tells_people(measure: Measure) -> bool:
