@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pydantic import BaseModel, ValidationError
 
@@ -76,22 +76,16 @@ def read_map(folder: Path) -> PeopleMap:
 def alike_figures(models: Mapping[str, Alike]) -> list[Figure]:
     """Of several models: the images of each one's most confusable pairs, then the cosines of all of them, to scale."""
     models = {name: alike for name, alike in models.items() if alike.pairs}
-    sides = {name: [_total(alike, part) for part in ("within", "between")] for name, alike in models.items()}
-    everything = [side for both in sides.values() for side in both]
-    span = charts.occupied(everything)
-    top = max((max(side) / sum(side) for side in everything if sum(side)), default=1.0)
-    figures = []
-    for name, (within, between) in sides.items():
-        pairs = models[name].pairs
-        title = f"{name}: cosines of images of the most confusable pairs"
+    sides = []
+    for name, alike in models.items():
         caption = (
-            f"{plural(len(pairs), 'pair')} of people of different parties; class embeddings at "
-            f"{decimal(fmean(pair.cosine for pair in pairs))}, images of the two at "
-            f"{decimal(fmean(pair.mean for pair in pairs))} on average."
+            f"{plural(len(alike.pairs), 'pair')} of people of different parties; class embeddings at "
+            f"{decimal(fmean(pair.cosine for pair in alike.pairs))}, images of the two at "
+            f"{decimal(fmean(pair.mean for pair in alike.pairs))} on average."
         )
-        svg = charts.histogram_chart(within, between, span, top, f"{title}. {caption}")
-        figures.append(Figure(title, svg, caption, LEGEND))
-    return [_images(alike, f"{name}: ") for name, alike in models.items()] + figures
+        title = f"{name}: cosines of images of the most confusable pairs"
+        sides.append(Sides(title, caption, _total(alike, "within"), _total(alike, "between")))
+    return [_images(alike, f"{name}: ") for name, alike in models.items()] + _histograms(sides)
 
 
 def _total(alike: Alike, part: Literal["within", "between"]) -> list[int]:
@@ -141,16 +135,32 @@ def _name(who: tuple[str, int]) -> str:
 
 def _cosines(pairs: Sequence[Pair]) -> list[Figure]:
     """Per pair: cosines between images of the two people, and between images of one."""
-    sides = [side for pair in pairs for side in (pair.between, pair.within)]
-    span = charts.occupied(sides)
-    top = max((max(side) / sum(side) for side in sides if sum(side)), default=1.0)
-    figures = []
+    sides = []
     for number, pair in enumerate(pairs, 1):
-        title = f"Pair {number}: cosines of images"
         caption = (
             f"{_name(pair.who[0])} and {_name(pair.who[1])}; class embeddings at {decimal(pair.cosine)}, images of the "
             f"two at {decimal(pair.mean)} on average."
         )
-        svg = charts.histogram_chart(pair.within, pair.between, span, top, f"{title}. {caption}")
+        sides.append(Sides(f"Pair {number}: cosines of images", caption, pair.within, pair.between))
+    return _histograms(sides)
+
+
+class Sides(NamedTuple):
+    """Histograms of cosines between images of one person, and of two, under a title."""
+
+    title: str
+    caption: str
+    within: Sequence[int]
+    between: Sequence[int]
+
+
+def _histograms(drawn: Sequence[Sides]) -> list[Figure]:
+    """All to one scale."""
+    everything = [side for one in drawn for side in (one.within, one.between)]
+    span = charts.occupied(everything)
+    top = max((max(side) / sum(side) for side in everything if sum(side)), default=1.0)
+    figures = []
+    for title, caption, within, between in drawn:
+        svg = charts.histogram_chart(within, between, span, top, f"{title}. {caption}")
         figures.append(Figure(title, svg, caption, LEGEND))
     return figures
