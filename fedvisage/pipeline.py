@@ -49,11 +49,12 @@ from fedvisage.faces.faceset import Faces
 from fedvisage.faces.partition import Partition, PartyFaces, Share, hosted_partition, make_partition
 from fedvisage.federation import Event, Federation, Observe, StateStore, Transport, extra_trackers
 from fedvisage.methods.fedavg import EMBEDDINGS, FedAvg, mean_embeddings
-from fedvisage.models import load_model, personalised, save_model
+from fedvisage.models import Backbone, load_model, personalised, save_model
 from fedvisage.report import write_report
 from fedvisage.runfolder import RunResult, prepare_folder, refuse_recipe_inside, set_aside
 from fedvisage.scoring import Score, TestSet, headline, mean_score, open_test
 from fedvisage.training import choose_device, threads
+from fedvisage.verdict import conclusion, judged, mean_judged, training_centre
 
 Watch = Callable[[Event], None]
 EVALUATION = "evaluation.json"
@@ -98,7 +99,7 @@ def run(
             write_atomically(finished, [json.dumps(scores, indent=1).encode()])
             shutil.rmtree(folder / CACHE, ignore_errors=True)
         write_report(folder)
-    return RunResult(folder, json.loads(finished.read_text())["models"])
+    return RunResult(folder, json.loads(finished.read_text()))
 
 
 def _open(recipe: Recipe, folder: Path, watch: Watch, on: Path | None, keep: bool) -> _Run:
@@ -174,7 +175,7 @@ class _Run:
         scores: dict[str, Score] = {}
         if self.test:
             self._load(load_state(folder / START))
-            scores["start"] = self.test.score(self.model, curve=True)
+            scores["start"] = self._scored(self.model, self.test)
         if self.validation and recipe.evaluation.choose:
             self._load(load_state(folder / START))
             Chooser(recipe.evaluation.choose, folder).check(headline(self.validation.score(self.model)))
@@ -184,7 +185,18 @@ class _Run:
             inner = folder / "compare" / other
             inner.mkdir(parents=True, exist_ok=True)
             scores |= self._federate(build_parts(recipe, other), self.partition, inner, other)
-        return {"models": scores, "test": self.test.describe() if self.test else {}, "seed": recipe.seed}
+        described = self.test.describe() if self.test else {}
+        return {"models": scores, "test": described, "seed": recipe.seed} | conclusion(scores, recipe)
+
+    def _scored(self, model: Backbone, test: TestSet, party: str = "") -> Score:
+        """A model's scores on the test people, those of the run's answer among them.
+
+        They are centred on the people of all parties, or of the `party` whose own model it is; at hosts not at all.
+        """
+        score = test.score(model, curve=True)
+        shares = [share for name, share in self.partition.parties.items() if party in ("", name)]
+        centre = None if self.hosting else training_centre(model, self.faces, shares)
+        return score | {"people": judged(model, test, self.validation, centre)}
 
     def _partition(self) -> Partition:
         path = self.folder / "partition.json"
@@ -301,7 +313,7 @@ class _Run:
             transport.close()
         self._save_model(server, folder, label)
         generic = not parts.method.has_no_global_model
-        score = self.test.score(self.model, curve=True) if self.test and generic else None
+        score = self._scored(self.model, self.test) if self.test and generic else None
         personal = self._personal_models(parts, server, book.generations, folder, folder)
         if self.test and parts.method.has_no_global_model and personal:
             score = self._score_parties(personal, self.test)
@@ -371,8 +383,9 @@ class _Run:
         for party, path in models.items():
             model = load_model(path).to(self.device)
             freeze(model, self.recipe)
-            scores[party] = test.score(model, curve=True)
-        return mean_score(scores)
+            scores[party] = self._scored(model, test, party)
+        people = [score.pop("people") for score in scores.values()]
+        return mean_score(scores) | {"people": mean_judged(people)}
 
 
 def _labelled(watch: Watch, label: str) -> Watch:

@@ -8,7 +8,7 @@ import os
 import platform
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -53,8 +53,26 @@ class RunResult:
     """Where the run is and what it scored."""
 
     folder: Path
-    scores: Mapping[str, Score]
-    """Per model (`start`, the method, each comparison): `accuracy`, `accuracy_std`, `tar` by FAR, and so on."""
+    evaluation: Mapping[str, Any]
+    """The contents of `evaluation.json`."""
+
+    @property
+    def scores(self) -> Mapping[str, Score]:
+        """Per model (`start`, the method, each comparison): `accuracy`, `accuracy_std`, `tar` by FAR, and so on."""
+        found: Mapping[str, Score] = self.evaluation["models"]
+        return found
+
+    @property
+    def answer(self) -> Mapping[str, Any] | None:
+        """Whether federating helped, as `sentence` and in numbers; None where the run compares nothing."""
+        found: Mapping[str, Any] | None = self.evaluation.get("answer")
+        return found
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """What would mislead a reader of the scores."""
+        found: Sequence[str] = self.evaluation.get("warnings", ())
+        return found
 
     @property
     def model_path(self) -> Path:
@@ -72,7 +90,8 @@ class RunResult:
         for name, score in self.scores.items():
             tars = "".join(f"{100 * score['tar'][far]:>11.2f}%" for far in fars)
             lines.append(f"{name:<12}{100 * score.get('accuracy', math.nan):>9.2f}%{tars}")
-        return "\n".join(lines)
+        said = [self.answer["sentence"]] if self.answer else []
+        return "\n".join([*lines, *said, *(f"Note: {warning}" for warning in self.warnings)])
 
 
 def refuse_recipe_inside(recipe: str | Path, folder: Path) -> None:

@@ -101,7 +101,7 @@ class TestSet:
 
     def score_embeddings(self, embeddings: NDArray[np.float32], curve: bool = False) -> Score:
         """`score` from embeddings (N, d) of the images, at unit length."""
-        score = _verified(embeddings, self.pairs)
+        score = _verified(embeddings, self.pairs, self.settings)
         if self.pairs is not None:
             left, right, same = self.pairs
             cosines = np.einsum("nd,nd->n", embeddings[left], embeddings[right])
@@ -157,7 +157,7 @@ class Domain:
     def score(self, embeddings: NDArray[np.float32]) -> Score:
         """Scores from the embeddings of all images of the test."""
         own = embeddings[self.images]
-        score = _verified(own, self.pairs)
+        score = _verified(own, self.pairs, self.settings)
         score["tar"] = _by_far(self.settings, all_pairs_verification(own, self.labels, self.settings.fars).rates)
         if len(self.probes):
             score[RANK_1] = float(np.mean(self.found(embeddings)))
@@ -182,11 +182,15 @@ def _draw_pairs(labels: NDArray[np.int64], settings: Evaluation, streams: Stream
         raise
 
 
-def _verified(embeddings: NDArray[np.float32], pairs: Pairs | None) -> Score:
+def _verified(embeddings: NDArray[np.float32], pairs: Pairs | None, settings: Evaluation) -> Score:
     if pairs is None:
         return {}
-    accuracy = kfold_accuracy(embeddings[pairs.left], embeddings[pairs.right], pairs.same)
-    return {"accuracy": accuracy.mean, "accuracy_std": accuracy.std}
+    left, right, same = embeddings[pairs.left], embeddings[pairs.right], pairs.same
+    accuracy = kfold_accuracy(left, right, same, rule=settings.rule)
+    score: Score = {"accuracy": accuracy.mean, "accuracy_std": accuracy.std}
+    if settings.rule != "exact":
+        score["exact_accuracy"] = kfold_accuracy(left, right, same, rule="exact").mean
+    return score
 
 
 def _by_far(settings: Evaluation, rates: Sequence[Rate]) -> dict[str, float]:

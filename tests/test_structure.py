@@ -40,6 +40,7 @@ TOP = {
     "recognise",
     "runfolder",
     "scoring",
+    "verdict",
     "studies",
 }
 

@@ -13,6 +13,8 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from fedvisage.evaluation.gap import CENTRED, RAW
+
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
@@ -40,12 +42,18 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str
 def score_rows(scores: Mapping[str, Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
     """Columns and rows of the scores of some models."""
     fars = sorted({far for score in scores.values() for far in score["tar"]}, key=float, reverse=True)
-    columns = ["model", "accuracy", *(f"TAR@FAR {far}" for far in fars)]
+    variants = [v for v in (RAW, CENTRED) if any(v in _tested(score) for score in scores.values())]
+    columns = ["model", "accuracy", *(f"TAR@FAR {far}" for far in fars), *(f"score, {variant}" for variant in variants)]
     rows = []
     for name, score in scores.items():
-        accuracy = f"{100 * score['accuracy']:.2f}" if "accuracy" in score else "-"
-        rows.append([name, accuracy, *(f"{100 * score['tar'][far]:.2f}" for far in fars)])
+        numbers = [score.get("accuracy"), *(score["tar"][far] for far in fars), *map(_tested(score).get, variants)]
+        rows.append([name, *("-" if number is None else f"{100 * number:.2f}" for number in numbers)])
     return columns, rows
+
+
+def _tested(score: Mapping[str, Any]) -> Mapping[str, float]:
+    found: Mapping[str, float] = score.get("people", {}).get("test", {})
+    return found
 
 
 def size(count: float) -> str:

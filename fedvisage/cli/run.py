@@ -39,9 +39,15 @@ def run_command(
     with ProgressBars(quiet=as_json) as bars:
         result = run(chosen, out, resume=resume, fresh=fresh, on=on, watch=bars.watch)
     if as_json:
-        show_json({"folder": str(result.folder), "report": str(result.report_path), "models": result.scores})
+        ended = {"answer": result.answer, "warnings": list(result.warnings)}
+        show_json({"folder": str(result.folder), "report": str(result.report_path), "models": result.scores, **ended})
         return
     show_table(*score_rows(result.scores), title=f"Identities nobody trained on ({chosen.name}, seed {chosen.seed})")
+    if result.answer:
+        print(f"Score: {SCORE}")
+        print(f"\n{result.answer['sentence']}")
+    for warning in result.warnings:
+        print(f"Note: {warning}")
     print(f"\nreport: {result.report_path}")
 
 
@@ -97,5 +103,9 @@ class ProgressBars:
         return self._tasks[name]
 
 
+SCORE = (
+    "TAR at FAR 0.01 over all pairs of at most 20 images a person, without mirror images; "
+    "centred: less the mean of the training people."
+)
 PARTIES = "parties of this exchange"
 _COUNTS = ("samples", "classes")

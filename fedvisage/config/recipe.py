@@ -246,6 +246,8 @@ class Evaluation(Section):
     pairs: Annotated[int, Field(ge=0)] = 3000
     fars: tuple[Share, ...] = (1e-1, 1e-2, 1e-3)
     flip: bool = True
+    rule: Literal["exact", "insightface", "cosine"] = "exact"
+    """How `accuracy` chooses its threshold: among all of them, or on the grid that a published code uses."""
     every: Annotated[int, Field(ge=0)] = 0
     """Rounds between scores of the global model while training; 0 for the end only."""
     choose: str = ""

@@ -27,6 +27,18 @@ NEARBY = 0.5
 """The slope of the ROC curve at a rate f is taken between (1 - NEARBY) f and (1 + NEARBY) f."""
 MOST_PAIRS = 50_000_000
 """Up to so many pairs whose scores are held at a time."""
+UNIT = 1e-6
+"""Influences are written in whole multiples of this."""
+
+
+def packed(influence: Floats) -> str:
+    """Return influences (people,) as text: a whole number per person."""
+    return " ".join(map(str, np.rint(influence / UNIT).astype(np.int64).tolist()))
+
+
+def unpacked(text: str) -> Floats:
+    """Return the influences (people,) that `packed` wrote."""
+    return np.array(text.split(), dtype=np.float64) * UNIT
 
 
 def share_influence(right: ArrayLike, person: ArrayLike, people: int) -> Floats:

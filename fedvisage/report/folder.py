@@ -29,6 +29,12 @@ class Named(BaseModel):
     name: str
 
 
+class Network(Named):
+    """The recipe's [backbone], as far as the page needs it."""
+
+    start: str | None = None
+
+
 class Rounds(BaseModel):
     """The recipe's [federation], as far as the page needs it."""
 
@@ -48,7 +54,7 @@ class Recipe(BaseModel):
     seed: int
     description: str = ""
     method: Named
-    backbone: Named
+    backbone: Network
     federation: Rounds
     pretrain: Epochs = Epochs()
     compare: tuple[str, ...] = ()
@@ -89,6 +95,8 @@ class Score(BaseModel):
     domains: dict[str, Score] = {}
     parties: dict[str, Score] | None = None
     """Where every party has its own model; the numbers above are then means and spreads over the parties."""
+    people: dict[str, Any] | None = None
+    """The score that the run's answer rests on, by variant, and what each test person does to it."""
 
 
 class Evaluation(BaseModel):
@@ -96,6 +104,9 @@ class Evaluation(BaseModel):
 
     models: dict[str, Score]
     test: dict[str, int]
+    answer: dict[str, Any] | None = None
+    """Whether federating helped; runs of version 0.1 have none."""
+    warnings: tuple[str, ...] = ()
 
 
 class Images(BaseModel):

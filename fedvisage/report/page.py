@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedvisage.core.phase import VALIDATOR
-from fedvisage.report import curves, people_map, results, separation, tables, weighting, words
+from fedvisage.report import curves, people_map, results, separation, tables, verdict, weighting, words
 from fedvisage.report.crossings import Crossings, sum_up
 from fedvisage.report.folder import RunFiles, existing, read_run
 from fedvisage.report.rendering import write_page
@@ -26,12 +26,12 @@ def write_report(folder: Path) -> Path:
 def _contents(run: RunFiles, crossings: Crossings) -> dict[str, Any]:
     """What the template is filled with; a section that is None or empty is left out."""
     models = results.scored_models(run)
-    test = run.evaluation.test
-    own = run.evaluation.models.get(run.recipe.method.name)
     return {
         "recipe": run.recipe,
         "summary": _summary(run, models),
-        "caution": words.caution(own.accuracy if own else None, test.get("pairs", 0), test.get("identities", 0)),
+        "caution": "" if run.evaluation.answer else _caution(run),
+        "warnings": run.evaluation.warnings,
+        "answer": verdict.answer_table(run, models),
         "facts": _facts(run, crossings),
         "comparison": results.compare(run, models),
         "curves": results.learning_curves(run, models),
@@ -50,8 +50,16 @@ def _contents(run: RunFiles, crossings: Crossings) -> dict[str, Any]:
     }
 
 
+def _caution(run: RunFiles) -> str:
+    """How much of the accuracy is chance."""
+    own, test = run.evaluation.models.get(run.recipe.method.name), run.evaluation.test
+    return words.caution(own.accuracy if own else None, test.get("pairs", 0), test.get("identities", 0))
+
+
 def _summary(run: RunFiles, models: list[words.Model]) -> str:
     """The outcome in one sentence, from whatever was measured."""
+    if run.evaluation.answer:
+        return str(run.evaluation.answer["sentence"])
     method = run.recipe.method.name
     own = next((model for model in models if model.name == method), None)
     others = [model for model in models if model.name != method]

@@ -69,8 +69,9 @@ def subject(method: str) -> str:
 def _model(run: RunFiles, name: str, score: Score, others: Sequence[str]) -> Model:
     if name == START:
         public = len(run.partition.public.identities)
-        trained = bool(run.recipe.pretrain.epochs and public)
-        note = f"trained on {plural(public, 'public identity', 'public identities')}" if trained else "untrained"
+        note = f"begins as {run.recipe.backbone.start}" if run.recipe.backbone.start else "untrained"
+        if run.recipe.pretrain.epochs and public:
+            note = f"trained on {plural(public, 'public identity', 'public identities')}"
         return Model(name, "Start model", note, "tone-start", score, "the start model")
     means = f"mean of {plural(len(score.parties), 'party', 'parties')}, each its own model" if score.parties else ""
     own = name == run.recipe.method.name

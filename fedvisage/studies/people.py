@@ -16,16 +16,21 @@ from fedvisage.config import load_recipe
 from fedvisage.core.errors import FedVisageError
 from fedvisage.core.randomness import Streams
 from fedvisage.evaluation import Pairs
-from fedvisage.evaluation.influence import accuracy_influence, every_pair, share_influence, tar_influence
+from fedvisage.evaluation.influence import (
+    accuracy_influence,
+    every_pair,
+    packed,
+    share_influence,
+    tar_influence,
+    unpacked,
+)
+from fedvisage.evaluation.verification import Rule
 from fedvisage.faces.partition import Partition
 from fedvisage.models import load_model
 from fedvisage.scoring import MEAN, RANK_1, TestSet, open_test
 from fedvisage.training import choose_device, embed_images
 
 Floats = NDArray[np.float64]
-UNIT = 1e-6
-"""Influences are kept as whole multiples of this."""
-
 
 NOBODY = {"set": "", "influence": ""}
 """Of a set that does not say whose images they are."""
@@ -33,13 +38,12 @@ NOBODY = {"set": "", "influence": ""}
 
 def pack(influence: Floats, who: str) -> dict[str, Any]:
     """Influences as they are written into a cell: whose set of people it is, and a whole number per person."""
-    whole = np.rint(influence / UNIT).astype(np.int64)
-    return {"set": who, "influence": " ".join(map(str, whole.tolist()))}
+    return {"set": who, "influence": packed(influence)}
 
 
 def unpack(kept: Mapping[str, Any]) -> Floats:
     """Influences (people,) as `pack` wrote them."""
-    return np.array(str(kept["influence"]).split(), dtype=np.float64) * UNIT
+    return unpacked(str(kept["influence"]))
 
 
 def people_digest(names: Sequence[str]) -> str:
@@ -82,7 +86,7 @@ def test_influence(embeddings: NDArray[np.float32], test: TestSet, metric: str) 
     """
     domain, _, inner = metric.rpartition(" ")
     if not domain:
-        return _influence(embeddings, test.labels, test.pairs, metric)
+        return _influence(embeddings, test.labels, test.pairs, metric, test.settings.rule)
     if domain == MEAN:
         each = [test_influence(embeddings, test, f"{name} {inner}") for name in test.domains]
         return np.asarray(np.mean(each, axis=0))
@@ -92,15 +96,18 @@ def test_influence(embeddings: NDArray[np.float32], test: TestSet, metric: str) 
     if inner == RANK_1:
         influence[people] = share_influence(part.found(embeddings), labels[part.probes], len(people))
     else:
-        influence[people] = _influence(embeddings[part.images], labels, part.pairs, inner)
+        influence[people] = _influence(embeddings[part.images], labels, part.pairs, inner, test.settings.rule)
     return influence
 
 
-def _influence(embeddings: NDArray[np.float32], labels: NDArray[np.int64], pairs: Pairs | None, metric: str) -> Floats:
+def _influence(
+    embeddings: NDArray[np.float32], labels: NDArray[np.int64], pairs: Pairs | None, metric: str, rule: Rule
+) -> Floats:
     if metric != "accuracy":
         far = float(metric.partition("@")[2])
         return tar_influence(every_pair(embeddings, labels, far), far)
     if pairs is None:
         raise FedVisageError("there is no accuracy without pairs: set evaluation.pairs")
     left, right, _ = pairs
-    return accuracy_influence(embeddings[left], embeddings[right], labels[left], labels[right], int(labels.max()) + 1)
+    people = int(labels.max()) + 1
+    return accuracy_influence(embeddings[left], embeddings[right], labels[left], labels[right], people, rule=rule)

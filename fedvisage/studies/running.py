@@ -34,6 +34,8 @@ from fedvisage.training import threads
 
 CLOCK = "seconds"
 """In a cell's run folder: how long earlier, interrupted tries took."""
+RULE = "insightface"
+"""Studies measure accuracy as the papers do, also where a recipe of its own would take an exact threshold."""
 SMOOTHING = 0.9
 """Of training losses, from round to round."""
 Watch = Callable[[Event], None]
@@ -114,7 +116,7 @@ def _put_to_work(cell: Cell, work: Path, root: Path, watch: Watch, workers: int)
     """The cell's recipe on this machine, after the run of the cell that it begins with."""
     recipe = located(cell.recipe, work / "data", root)
     federation = recipe.federation.model_copy(update={"workers": workers or recipe.federation.workers})
-    evaluation = recipe.evaluation.model_copy(update={"choose": _choice(cell, work)})
+    evaluation = recipe.evaluation.model_copy(update={"choose": _choice(cell, work), "rule": RULE})
     recipe = recipe.model_copy(update={"name": cell.key, "federation": federation, "evaluation": evaluation})
     if cell.start is None:
         return recipe

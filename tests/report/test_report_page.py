@@ -10,6 +10,7 @@ import pytest
 
 from fedvisage.core.errors import FedVisageError
 from fedvisage.report import write_report
+from fedvisage.verdict import run_answer
 
 SCORES, PARTIES = "Scores of every model", "Scores and size of each party."
 CROSSED, MISSING = "Everything that crossed", "Answers that did not count"
@@ -275,3 +276,31 @@ def test_the_page_says_which_round_validation_people_chose(folder):
     (folder.path / "chosen" / "round.json").write_text("{}")
     with pytest.raises(FedVisageError, match=r"round\.json is damaged: round: Field required"):
         folder.page()
+
+
+def test_the_answer_of_a_run_leads_its_page(folder):
+    models = folder.evaluation["models"]
+    for name, raw, centred in (("start", 0.41, 0.47), ("fedavg", 0.52, 0.5), ("central", 0.63, 0.6)):
+        still = " ".join(["1000", "-1000"] * 50) if name == "fedavg" else " ".join(["0"] * 100)
+        models[name]["people"] = {
+            "test": {"raw": raw, "centred": centred},
+            "validation": {"raw": raw, "centred": centred},
+            "influence": {"raw": still, "centred": still},
+            "spread": {"impostor": 0.8361, "rank": 17.26},
+        }
+    answer = run_answer(models, "fedavg", True)
+    folder.evaluation |= {"answer": answer, "warnings": ["Accuracy and TAR disagree."]}
+    page = folder.page()
+    assert outcome(page) == answer["sentence"]
+    assert "Accuracy and TAR disagree." in page.text
+    header, *rows = page.tables["Scores that decide"]
+    assert header == ["Model", "Raw", "Centred", "Role", "Two people", "Effective rank"]
+    assert [row[1:] for row in rows] == [
+        ["41.0%", "47.0%", "control", "0.836", "17.3"],
+        ["52.0%", "50.0%", "", "0.836", "17.3"],
+        ["63.0%", "60.0%", "upper bound", "0.836", "17.3"],
+    ]
+    # over the centred start, which validation people chose: 52 - 47, 63 - 47 and 63 - 52 points
+    assert "Gain over the control 5.0 points" in page.text
+    assert "Gap from control to upper bound 16.0 points" in page.text
+    assert "Shortfall from the upper bound 11.0 points" in page.text

@@ -1,0 +1,234 @@
+"""The answer of a run: did federating help, against a control that trains nothing, and what in its numbers misleads.
+
+Every model is scored twice: raw, and centred, with the mean of the parties' training people taken out (see
+`evaluation.gap`). Which of the two counts is chosen on validation people. The control is the better of the start raw
+and the start centred; where the start was trained on nobody, a party alone. Test people choose nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedvisage.config import Recipe
+from fedvisage.core.phase import TARGET, VALIDATOR
+from fedvisage.evaluation.gap import CENTRED, RAW, Answer, Estimate, Measured, answer, centred, counted_images, measured
+from fedvisage.evaluation.influence import packed, unpacked
+from fedvisage.evaluation.spread import spread
+from fedvisage.faces.faceset import Faces, FaceSet
+from fedvisage.faces.shares import Share
+from fedvisage.models import Backbone
+from fedvisage.scoring import Score, TestSet
+from fedvisage.training import embed_images
+
+START, ALONE, CENTRAL = "start", "alone", "central"
+NAMES = {START: "the start", ALONE: "a party alone", CENTRAL: "pooling all images"}
+
+COARSE = 0.005
+"""Accuracy that a grid of thresholds may lose before that is said."""
+NARROW = 0.95
+"""Mean cosine of two people above which embeddings are called drawn together, unless the start's were as close."""
+CLOSER = 0.5
+"""Share of the start's distance between two people below which embeddings are called drawn together."""
+APART = 0.005
+"""Differences of accuracy and of TAR that count as a direction."""
+
+
+def training_centre(model: Backbone, faces: FaceSet, shares: Sequence[Share]) -> NDArray[np.float64] | None:
+    """Return the mean (d,), over the parties' training people, of each person's mean unit embedding by this model.
+
+    A person at two parties counts at both, as in a sum over parties. Of a party without labels each image counts.
+    """
+    total, people = np.zeros(model.metadata.embedding_size), 0
+    for share in shares:
+        if not share.train or share.role == VALIDATOR:
+            continue
+        own = Faces(faces, share.train, labelled=share.role != TARGET)
+        unit = embed_images(model, own, flip=False, normalise=True).astype(np.float64)
+        if own.labels is None:
+            total, people = total + unit.sum(axis=0), people + len(unit)
+            continue
+        sums = np.zeros((own.classes, unit.shape[1]))
+        np.add.at(sums, own.labels, unit)
+        total += (sums / np.bincount(own.labels, minlength=own.classes)[:, None]).sum(axis=0)
+        people += own.classes
+    return total / people if people else None
+
+
+def judged(
+    model: Backbone, test: TestSet, validation: TestSet | None, centre: NDArray[np.float64] | None
+) -> dict[str, Any]:
+    """Return a model's score by variant with each test person's influence, and how much room its embeddings use."""
+    found: dict[str, Any] = {"test": {}, "validation": {}, "influence": {}}
+    for name, people in (("test", test), ("validation", validation)):
+        if people is None:
+            continue
+        chosen = counted_images(people.labels, people.faces.names)
+        labels = people.labels[chosen]
+        embeddings = embed_images(model, people.faces, flip=False, normalise=True)[chosen]
+        if name == "test":
+            found["spread"] = asdict(spread(embeddings, labels))
+        for variant in (RAW, CENTRED) if centre is not None else (RAW,):
+            moved = centred(embeddings, centre) if variant == CENTRED and centre is not None else embeddings
+            one = measured(moved, labels)
+            if one is not None:
+                found[name][variant] = one.score
+                if name == "test":
+                    found["influence"][variant] = packed(one.influence)
+    return found
+
+
+def mean_judged(each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the mean over parties that have a model each."""
+    found: dict[str, Any] = {
+        part: {name: float(np.mean([one[part][name] for one in each])) for name in each[0][part]}
+        for part in ("test", "validation", "spread")
+    }
+    influence = each[0]["influence"]
+    means = {name: packed(np.mean([unpacked(one["influence"][name]) for one in each], axis=0)) for name in influence}
+    return found | {"influence": means}
+
+
+def chosen_variant(row: Mapping[str, Any]) -> str:
+    """Return the variant that counts: the better one on validation people, raw where there are none."""
+    known = row["validation"]
+    return max(known, key=known.__getitem__) if known else RAW
+
+
+def conclusion(scores: Mapping[str, Score], recipe: Recipe) -> dict[str, Any]:
+    """Return what `evaluation.json` keeps beside the scores: the `answer`, None without one, and `warnings`."""
+    method = recipe.method["name"]
+    trained = recipe.backbone.start is not None or recipe.pretrain.epochs > 0
+    found = run_answer(scores, method, trained)
+    return {"answer": found, "warnings": warnings(scores, method, found, recipe.evaluation.rule)}
+
+
+def run_answer(scores: Mapping[str, Score], method: str, trained_start: bool) -> dict[str, Any] | None:
+    """Return whether the method helps; None where the run compares it with nothing.
+
+    The control is the start, or a party alone where the start was trained on nobody.
+    """
+    rows = {name: score["people"] for name, score in scores.items() if score.get("people", {}).get("test")}
+    control = START if trained_start or ALONE not in rows else ALONE
+    if method not in rows or control not in rows or method in (ALONE, CENTRAL):
+        return None
+    upper = CENTRAL if CENTRAL in rows else None
+    variants = {name: chosen_variant(row) for name, row in rows.items()}
+    taken = {name: _measured(rows[name], variants[name]) for name in rows}
+    found = answer([taken[method]], [taken[control]], [taken[upper]] if upper else None)
+    return {
+        "method": method,
+        "control": control,
+        "upper": upper,
+        "variants": variants,
+        "validated": bool(rows[method]["validation"]),
+        "scores": {name: one.score for name, one in taken.items()},
+        "sentence": sentence(found, method, taken[method].score, _called(control, variants), upper),
+        **found.table(),
+    }
+
+
+def _measured(row: Mapping[str, Any], variant: str) -> Measured:
+    return Measured(row["test"][variant], unpacked(row["influence"][variant]))
+
+
+def _called(name: str, variants: Mapping[str, str]) -> str:
+    return NAMES.get(name, name) + (" centred on the training people" if variants[name] == CENTRED else "")
+
+
+def sentence(found: Answer, method: str, score: float, control: str, upper: str | None) -> str:
+    """Return the answer in words."""
+    gain = found.gain
+    lead = {
+        "helps": f"Federating helps: {method}",
+        "hurts": f"Federating hurts: {method}",
+        "cannot tell": f"Cannot tell from {found.people} people whether federating helps: {method}",
+    }[found.verdict]
+    said = f"{lead} accepts {100 * score:.1f}% of genuine pairs at a false accept rate of 0.01, {_points(gain)} "
+    said += f"{'more' if gain.value >= 0 else 'less'} than {control}."
+    if found.would_do:
+        said += f" About {found.would_do:,} people would do."
+    if upper is None or found.gap is None or found.shortfall is None:
+        return said
+    if found.share is None:
+        return f"{said} The gap from there to {NAMES[upper]}, {_points(found.gap)}, is too small to divide."
+    share = found.share
+    return (
+        f"{said} That is {100 * share.value:.0f}% ({100 * share.low:.0f} to {100 * share.high:.0f}) of the way to "
+        f"{NAMES[upper]}, {_points(found.shortfall)} short of it."
+    )
+
+
+def _points(estimate: Estimate) -> str:
+    """Return a difference without its sign, and its interval in the same direction."""
+    sign = -1 if estimate.value < 0 else 1
+    low, high = sorted((100 * sign * estimate.low, 100 * sign * estimate.high))
+    interval = f"{low:.1f} to {high:.1f}".replace("-", "−")
+    return f"{100 * abs(estimate.value):.1f} points (95% interval {interval})"
+
+
+def warnings(scores: Mapping[str, Score], method: str, found: Mapping[str, Any] | None, rule: str) -> list[str]:
+    """Return what would mislead a reader of a run's scores, a sentence each."""
+    said = []
+    start = scores.get(START, {})
+    for name, score in scores.items():
+        who = NAMES.get(name, name)
+        people = score.get("people") or {}
+        said += _drawn_together(who, people.get("spread"), (start.get("people") or {}).get("spread"), name == START)
+        if score.get("exact_accuracy", 0) - score.get("accuracy", 1) > COARSE:
+            said.append(
+                f"The {rule} rule cannot separate the pairs of {who}: accuracy {100 * score['accuracy']:.1f}%, by an "
+                f"exact threshold {100 * score['exact_accuracy']:.1f}%."
+            )
+        if people.get("test", {}).get(chosen_variant(people) if people else RAW, 1) <= 2 * 0.01:
+            said.append(f"The score of {who} is at chance.")
+    if found is None:
+        return said
+    control, variants = found["control"], found["variants"]
+    if found["gain"]["value"] < 0:
+        said.append(f"{method} is below its control, {_called(control, variants)}.")
+    said += _disagreement(scores, method, control)
+    if not found["validated"]:
+        best = scores[control]["people"]["test"].get(CENTRED, 0)
+        if best > found["scores"][control]:
+            said.append(
+                f"Without validation people the raw scores count. Centred on the training people, which trains "
+                f"nothing, {NAMES[control]} has {100 * best:.1f}%: set partition.validation to let them choose."
+            )
+    return said
+
+
+def _drawn_together(
+    who: str, own: Mapping[str, float] | None, before: Mapping[str, float] | None, is_start: bool
+) -> list[str]:
+    if not own or not math.isfinite(own["impostor"]):
+        return []
+    narrow = own["impostor"] > NARROW
+    if not is_start and before:
+        apart, was = 1 - own["impostor"], 1 - before["impostor"]
+        narrow = apart < CLOSER * was and own["impostor"] > 0.5
+    if not narrow:
+        return []
+    return [
+        f"The embeddings of {who} have drawn together: two people have a mean cosine of {own['impostor']:.3f}"
+        + (f", {before['impostor']:.3f} at the start." if before and not is_start else ".")
+    ]
+
+
+def _disagreement(scores: Mapping[str, Score], method: str, control: str) -> list[str]:
+    one, other = scores[method], scores[control]
+    if "accuracy" not in one or "accuracy" not in other:
+        return []
+    accuracy = one["accuracy"] - other["accuracy"]
+    tar = one["people"]["test"][RAW] - other["people"]["test"][RAW]
+    if accuracy * tar >= 0 or min(abs(accuracy), abs(tar)) < APART:
+        return []
+    return [
+        f"Accuracy and TAR disagree: {method} is {100 * accuracy:+.1f} points from {NAMES[control]} in accuracy and "
+        f"{100 * tar:+.1f} in TAR at FAR 0.01, both raw."
+    ]
