@@ -13,6 +13,7 @@ from fedvisage.core.errors import FedVisageError, nearest
 from fedvisage.evaluation.rates import Convention
 from fedvisage.evaluation.verification import Rule
 from fedvisage.protocols import PROTOCOLS, Data, Options, Result, Subject, embed_to_file, open_subject, run
+from fedvisage.protocols.protocol import CONVENTION, NO_CENTRE, PAIRS, RULE
 
 DEFAULT = "all-pairs"
 NOISE = ("megaface", "drop", "keep")
@@ -44,9 +45,13 @@ def evaluate_command(
     detector: Annotated[
         bool | None, typer.Option("--detector-score/--no-detector-score", help="Templates: weigh images (D1, D0).")
     ] = None,
-    rule: Annotated[str, typer.Option(help=f"Accuracy: {', '.join(get_args(Rule))}.")] = "insightface",
-    convention: Annotated[str, typer.Option(help=f"TAR at FAR: {', '.join(get_args(Convention))}.")] = "exact",
-    centre: Annotated[bool, typer.Option(help="Pairs: subtract the mean embedding of the pairs.")] = False,
+    rule: Annotated[str | None, typer.Option(help=f"Accuracy: {', '.join(get_args(Rule))}. Default: {RULE}.")] = None,
+    convention: Annotated[
+        str | None, typer.Option(help=f"TAR at FAR: {', '.join(get_args(Convention))}. Default: {CONVENTION}.")
+    ] = None,
+    centre: Annotated[
+        str | None, typer.Option(help="What to subtract: none, or pairs for the mean of the test pairs.")
+    ] = None,
     noise: Annotated[str, typer.Option(help=f"Noise lists: {', '.join(NOISE)}.")] = "megaface",
     which: Annotated[str, typer.Option(help=f"Personal: each party's model, or {', '.join(WHICH[1:])}.")] = "own",
     pairs: Annotated[int, typer.Option(min=0, help="Pairs drawn by the protocol all-pairs.")] = 3000,
@@ -67,8 +72,9 @@ def evaluate_command(
         ("convention", convention, get_args(Convention)),
         ("noise", noise, NOISE),
         ("which", which, WHICH),
+        ("centre", centre, (NO_CENTRE, PAIRS)),
     ):
-        if value not in known:
+        if value is not None and value not in known:
             raise FedVisageError(f"unknown {what} '{value}': {nearest(value, known)}")
     if curves and not as_json:
         raise FedVisageError("--curves needs --json: a table has no room for the points")
@@ -90,6 +96,8 @@ def evaluate_command(
         curves=curves,
         seed=seed,
     )
+    for name in protocol or [DEFAULT]:
+        PROTOCOLS[name].check(name, options)
     work = _work(protocol or [DEFAULT], data or [])
     subjects = [open_subject(path) for path in models]
     for subject in subjects:
@@ -98,6 +106,7 @@ def evaluate_command(
     if as_json:
         rows = [
             {"model": s.path, "backbone": s.backbone, "protocol": name, "data": _named(where), **result.table()}
+            | {"centre": "pairs, from test people" if centre == PAIRS else centre or NO_CENTRE}
             for s, name, where, result in done
         ]
         show_json({"results": rows, "seed": seed})

@@ -31,9 +31,10 @@ class Options:
     flip: bool | None = None
     keep_norm: bool = True
     detector: bool | None = None
-    rule: Rule = "insightface"
-    convention: Convention = "exact"
-    centre: bool = False
+    rule: Rule | None = None
+    convention: Convention | None = None
+    centre: str | None = None
+    """`none`, or `pairs` for the mean over the test pairs."""
     which: Literal["own", "local", "global", "start"] = "own"
     """Of the personal protocol: a party's own model, that without its last layer, the run's model, or its start."""
     noise: Literal["megaface", "drop", "keep"] = "megaface"
@@ -122,18 +123,41 @@ class Protocol:
     """Whether it works on a run's folder alone."""
     by_round: bool = True
     """Whether it scores models, so that those of an earlier round can be scored, too."""
+    takes: frozenset[str] = frozenset()
+    """Which of `CHOICES` mean something to it; the others are refused."""
+
+    def check(self, name: str, options: Options) -> None:
+        """Refuse a choice that this protocol would ignore."""
+        asked: dict[str, str | None] = {"rule": options.rule, "convention": options.convention}
+        asked |= {CENTRE_OF_PAIRS: options.centre if options.centre == PAIRS else None}
+        for choice, value in asked.items():
+            if value is not None and choice not in self.takes:
+                known = [other for other, one in PROTOCOLS.items() if choice in one.takes]
+                option, _, fixed = choice.partition(" ")
+                raise FedVisageError(
+                    f"the protocol '{name}' has no use for --{option} {fixed or value}: leave it out "
+                    f"(it is for {', '.join(known)})"
+                )
 
 
+RULE: Rule = "insightface"
+"""The rule of accuracy where none is asked for."""
+CONVENTION: Convention = "exact"
+"""The convention of TAR at FAR where none is asked for."""
+NO_CENTRE, PAIRS = "none", "pairs"
+CENTRE_OF_PAIRS = f"centre {PAIRS}"
+CHOICES = ("rule", "convention", CENTRE_OF_PAIRS)
+"""Choices that some protocols know: an accuracy rule, a convention of TAR at FAR, the mean over the test pairs."""
 PROTOCOLS: Registry[Protocol] = Registry("protocol")
 
 
 def protocol(
-    name: str, about: str, needs_run: bool = False, by_round: bool = True
+    name: str, about: str, needs_run: bool = False, by_round: bool = True, takes: Iterable[str] = ()
 ) -> Callable[[Callable[[Data, Subject, Options], Result]], Callable[[Data, Subject, Options], Result]]:
     """File a function as the protocol `name`."""
 
     def add(run: Callable[[Data, Subject, Options], Result]) -> Callable[[Data, Subject, Options], Result]:
-        PROTOCOLS.register(name)(Protocol(about, run, needs_run, by_round))
+        PROTOCOLS.register(name)(Protocol(about, run, needs_run, by_round, frozenset(takes)))
         return run
 
     return add
@@ -145,6 +169,7 @@ def run(name: str, data: Data, subject: Subject, options: Options | None = None)
     models, _ = models_of(Path(subject.path))
     if not chosen.by_round and run_of(models) != models:
         raise FedVisageError(f"the protocol '{name}' is of a whole run, not of its chosen round: name the run's folder")
+    chosen.check(name, options or Options())
     result = chosen.run(data, subject, options or Options())
     for text in [] if chosen.needs_run else data.left_out:
         result.note(text)

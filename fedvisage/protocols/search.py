@@ -35,7 +35,9 @@ def query_gallery(data: Data, subject: Subject, options: Options) -> Result:
     return result
 
 
-@protocol("fedfrbench", "FedFRBench: RFW's accuracy and TAR per race, and rank-1 per domain")
+@protocol(
+    "fedfrbench", "FedFRBench: RFW's accuracy and TAR per race, and rank-1 per domain", takes=("rule", "convention")
+)
 def fedfrbench(data: Data, subject: Subject, options: Options) -> Result:
     """What Zhuang et al. report: `rfw` and `query-gallery` side by side."""
     result = rfw(data, subject, options)

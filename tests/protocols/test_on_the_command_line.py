@@ -73,6 +73,8 @@ def test_embeddings_once_written_serve_several_protocols(fedvisage, model, rfw_s
     assert rows[0]["metrics"] == rows[2]["metrics"]
     assert rows[1]["metrics"] == rows[3]["metrics"]
     assert len(written["digest"]) == 64
+    code, out, _ = fedvisage("evaluate", file, *words[:2], "--data", rfw_set, "--centre", "pairs", "--json")
+    assert (code, results(out)[0]["centre"]) == (0, "pairs, from test people")
 
 
 def test_a_table_has_a_row_per_model_and_says_what_it_counted(fedvisage, model, lfw_set, monkeypatch):
@@ -245,6 +247,9 @@ def test_run_and_party_folders_are_models_too(fedvisage, finished, tmp_path):
           "--data", "LFW"], "3 protocols and 2 folders"),
         (["evaluate", "MODEL", "--protocol", "lfw", "--data", "LFW", "--rule", "bst"], "unknown rule 'bst'"),
         (["evaluate", "MODEL", "--protocol", "lfw", "--data", "LFW", "--convention", "x"], "unknown convention 'x'"),
+        (["evaluate", "MODEL", "--protocol", "lfw", "--data", "LFW", "--centre", "x"], "unknown centre 'x'"),
+        (["evaluate", "MODEL", "--protocol", "lfw", "--protocol", "query-gallery", "--data", "LFW", "--rule", "exact"],
+         "the protocol 'query-gallery' has no use for --rule exact: leave it out (it is for"),
         (["evaluate", "MODEL", "--protocol", "megaface", "--data", "LFW", "--noise", "no"], "unknown noise 'no'"),
         (["evaluate", "MODEL", "--protocol", "lfw", "--data", "LFW", "--far", "2"], "far must lie in (0, 1]"),
         (["evaluate", "MODEL", "--data", "LFW", "--far", "0"], "far must lie in (0, 1], got 0.0"),
