@@ -18,6 +18,7 @@ from fedvisage.evaluation import Interval, Rate, Tpir
 from fedvisage.evaluation._checks import rational_far
 from fedvisage.evaluation.rates import Convention
 from fedvisage.evaluation.verification import Rule
+from fedvisage.models import NO_CENTRE, OF_PAIRS
 from fedvisage.protocols.subject import Data, Subject
 
 
@@ -34,7 +35,7 @@ class Options:
     rule: Rule | None = None
     convention: Convention | None = None
     centre: str | None = None
-    """`none`, or `pairs` for the mean over the test pairs."""
+    """The name of one of the model's centres, `none`, or `pairs` for the mean over the test pairs."""
     which: Literal["own", "local", "global", "start"] = "own"
     """Of the personal protocol: a party's own model, that without its last layer, the run's model, or its start."""
     noise: Literal["megaface", "drop", "keep"] = "megaface"
@@ -129,13 +130,14 @@ class Protocol:
     def check(self, name: str, options: Options) -> None:
         """Refuse a choice that this protocol would ignore."""
         asked: dict[str, str | None] = {"rule": options.rule, "convention": options.convention}
-        asked |= {CENTRE_OF_PAIRS: options.centre if options.centre == PAIRS else None}
+        if options.centre not in (None, NO_CENTRE):
+            asked[CENTRE_OF_PAIRS if options.centre == OF_PAIRS else "centre"] = options.centre
         for choice, value in asked.items():
             if value is not None and choice not in self.takes:
                 known = [other for other, one in PROTOCOLS.items() if choice in one.takes]
-                option, _, fixed = choice.partition(" ")
+                option = choice.partition(" ")[0]
                 raise FedVisageError(
-                    f"the protocol '{name}' has no use for --{option} {fixed or value}: leave it out "
+                    f"the protocol '{name}' has no use for --{option} {value}: leave it out "
                     f"(it is for {', '.join(known)})"
                 )
 
@@ -144,10 +146,9 @@ RULE: Rule = "insightface"
 """The rule of accuracy where none is asked for."""
 CONVENTION: Convention = "exact"
 """The convention of TAR at FAR where none is asked for."""
-NO_CENTRE, PAIRS = "none", "pairs"
-CENTRE_OF_PAIRS = f"centre {PAIRS}"
-CHOICES = ("rule", "convention", CENTRE_OF_PAIRS)
-"""Choices that some protocols know: an accuracy rule, a convention of TAR at FAR, the mean over the test pairs."""
+CENTRE_OF_PAIRS = f"centre {OF_PAIRS}"
+CHOICES = ("rule", "convention", "centre", CENTRE_OF_PAIRS)
+"""What some protocols can be asked for: a rule, a convention, a centre of the model, the mean over the test pairs."""
 PROTOCOLS: Registry[Protocol] = Registry("protocol")
 
 
@@ -169,8 +170,12 @@ def run(name: str, data: Data, subject: Subject, options: Options | None = None)
     models, _ = models_of(Path(subject.path))
     if not chosen.by_round and run_of(models) != models:
         raise FedVisageError(f"the protocol '{name}' is of a whole run, not of its chosen round: name the run's folder")
-    chosen.check(name, options or Options())
-    result = chosen.run(data, subject, options or Options())
+    options = options or Options()
+    chosen.check(name, options)
+    subject.use_centre(options.centre)
+    result = chosen.run(data, subject, options)
+    if subject.centre:
+        result.note(f"embeddings about the model's centre '{subject.centre}'")
     for text in [] if chosen.needs_run else data.left_out:
         result.note(text)
     return result

@@ -25,7 +25,7 @@ SPLIT = re.compile(r"(split-\d+)\.(templates|verification|gallery|probes)")
 @protocol(
     "ijb",
     "IJB-B and IJB-C: 1:1 over template pairs, 1:N in two galleries, with the switches N, D and F",
-    takes=("convention",),
+    takes=("convention", "centre"),
 )
 def ijb(data: Data, subject: Subject, options: Options) -> Result:
     """The lists `templates`, `verification`, and `gallery-1`, `gallery-2`, `probes`: what there is of them."""
@@ -50,7 +50,7 @@ def ijb(data: Data, subject: Subject, options: Options) -> Result:
     return result
 
 
-@protocol("ijba", "IJB-A: 1:1 and 1:N over its splits, mean and spread", takes=("convention",))
+@protocol("ijba", "IJB-A: 1:1 and 1:N over its splits, mean and spread", takes=("convention", "centre"))
 def ijba(data: Data, subject: Subject, options: Options) -> Result:
     """The lists `split-01.templates`, `split-01.verification`, `split-01.gallery`, `split-01.probes` and so on."""
     splits = sorted({match[1] for name in data.lists if (match := SPLIT.fullmatch(name))})

@@ -17,11 +17,11 @@ from fedvisage.evaluation.streaming import UnitBlocks
 from fedvisage.evaluation.verification import Rule, cosines
 from fedvisage.faces.faceset import Faces
 from fedvisage.faces.lists import PairList
+from fedvisage.models import OF_PAIRS
 from fedvisage.protocols.protocol import (
     CENTRE_OF_PAIRS,
     CHOICES,
     CONVENTION,
-    PAIRS,
     RULE,
     Options,
     Result,
@@ -78,7 +78,7 @@ def on_pairs(data: Data, name: str, subject: Subject, options: Options, fars: tu
     rows, result = subject.embeddings(data, flip, np.concatenate([left, right])), Result()
     a, b = some_of(rows, left), some_of(rows, right)
     rule, convention = options.rule or RULE, options.convention or CONVENTION
-    if options.centre == PAIRS:
+    if options.centre == OF_PAIRS:
         a, b = less_mean(a, b)
         result.note(FROM_TEST_PEOPLE)
     same = pairs.same.astype(np.bool_)
@@ -157,7 +157,7 @@ def less_mean(*sides: NDArray[np.float32]) -> list[NDArray[np.float32]]:
 @protocol(
     "all-pairs",
     "accuracy over drawn pairs and TAR at FAR over all pairs of a folder of faces; needs no list",
-    takes=("rule", CENTRE_OF_PAIRS),
+    takes=("rule", "centre", CENTRE_OF_PAIRS),
 )
 def all_pairs(data: Data, subject: Subject, options: Options) -> Result:
     """Ten folds of seeded pairs that share nobody, and every pair there is."""
@@ -166,7 +166,7 @@ def all_pairs(data: Data, subject: Subject, options: Options) -> Result:
     rows = subject.embeddings(data, options.flips(subject))
     result, rule = Result(), options.rule or RULE
     unit = UnitBlocks("the images", rows, 1024, np.float32).all()
-    if options.centre == PAIRS:
+    if options.centre == OF_PAIRS:
         unit = UnitBlocks("the images", less_mean(unit)[0], 1024, np.float32).all()
         result.note(FROM_TEST_PEOPLE)
     score = test.score_embeddings(unit)

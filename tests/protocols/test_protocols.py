@@ -143,28 +143,34 @@ def test_all_pairs_takes_the_rule_and_the_mean_of_the_pairs(model, lfw_set):
         assert any("from test people" in note for note in result.notes) == (centre is not None)
 
 
-CHOSEN = {"rule": "exact", "convention": "nearest", "centre": "pairs"}
+CHOSEN = ["rule exact", "convention nearest", "centre pairs", "centre all"]
 TAKEN = {
-    "lfw": set(CHOSEN),
-    "rfw": set(CHOSEN),
-    "all-pairs": {"rule", "centre"},
-    "fedfrbench": {"rule", "convention"},
-    "ijb": {"convention"},
-    "ijba": {"convention"},
+    "lfw": CHOSEN,
+    "rfw": CHOSEN,
+    "all-pairs": ["rule exact", "centre pairs", "centre all"],
+    "fedfrbench": ["rule exact", "convention nearest", "centre all"],
+    "ijb": ["convention nearest", "centre all"],
+    "ijba": ["convention nearest", "centre all"],
+    "query-gallery": ["centre all"],
+    "megaface": ["centre all"],
+    "personal": ["centre all"],
 }
 
 
-@pytest.mark.parametrize("choice", sorted(CHOSEN))
+@pytest.mark.parametrize("choice", CHOSEN)
 @pytest.mark.parametrize("name", sorted(PROTOCOLS))
-def test_a_choice_changes_the_result_or_is_refused(name, choice, model, request):
-    options = replace(SMALL, **{choice: CHOSEN[choice]})
+def test_a_choice_is_followed_and_named_or_refused(name, choice, model, request):
+    option, value = choice.split()
+    options = replace(SMALL, **{option: value})
     if choice not in TAKEN.get(name, ()):
-        with pytest.raises(FedVisageError, match=f"the protocol '{name}' has no use for --{choice} {CHOSEN[choice]}"):
+        with pytest.raises(FedVisageError, match=f"the protocol '{name}' has no use for --{choice}: leave it out"):
             evaluate(name, Data(Path()), open_subject(str(model)), options)
-        return
-    data, subject = Data(request.getfixturevalue(ON[name])), open_subject(str(model))
-    notes = set(evaluate(name, data, subject, options).notes) - set(evaluate(name, data, subject, SMALL).notes)
-    assert any(CHOSEN[choice] in note for note in notes)
+    elif name in ON:
+        data, subject = Data(request.getfixturevalue(ON[name])), open_subject(str(model))
+        chosen, plain = (evaluate(name, data, subject, some) for some in (options, SMALL))
+        assert any(value in note for note in set(chosen.notes) - set(plain.notes))
+        if option == "centre":
+            assert chosen.metrics != plain.metrics
 
 
 def test_rfw_reports_every_race_and_their_spread(model, rfw_set):
