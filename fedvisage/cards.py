@@ -69,7 +69,11 @@ def make_card(source: str | Path, model: Backbone, title: str) -> Card:
             facts |= fact
     last = run is not None and not party and not earlier
     tested = files.evaluation.models.get(files.recipe.method.name) if last else None
-    text, fact = _threshold(source, tested)
+    if model.centres:
+        text, fact = _centres(model)
+        lines += ["", "## Centres", "", *text]
+        facts |= fact
+    text, fact = _threshold(source, tested, model.centre)
     lines += ["", "## Threshold", "", *text]
     lines += ["", "## Intended use", "", INTENDED, "", "## Unsuitable use", "", UNSUITABLE, ""]
     facts |= fact
@@ -247,14 +251,27 @@ def _made(files: RunFiles) -> Part:
     return "How it was made", [line], {"method": recipe.method.name, "recipe": recipe.name, "seed": recipe.seed}
 
 
-def _threshold(source: str | Path, score: Score | None) -> tuple[list[str], dict[str, Any]]:
-    """The calibrated thresholds, or else those of the run's own test."""
+def _centres(model: Backbone) -> tuple[list[str], dict[str, Any]]:
+    """The centres that a model carries, and the one that its embeddings are about."""
+    people = {name: centre.people for name, centre in sorted(model.centres.items())}
+    lines = ["| centre | people |", "|---|---|", *(f"| `{name}` | {count:,} |" for name, count in people.items()), ""]
+    if model.centre:
+        lines.append(f"Embeddings are about the centre `{model.centre}`.")
+    else:
+        lines.append("Embeddings are about none of them unless it is named (`--centre`).")
+    lines.append("A centre is a mean over people like those; on people unlike them it can do harm.")
+    return lines, {"centres": people} | ({"centre": model.centre} if model.centre else {})
+
+
+def _threshold(source: str | Path, score: Score | None, centre: str) -> tuple[list[str], dict[str, Any]]:
+    """The calibrated thresholds, or else those of the run's own test, which are about no centre."""
     try:
-        known = calibration_of(source)
+        known = calibration_of(source, centre)
         rates, where = {f"{rate:g}": value for rate, value in known.thresholds.items()}, known.faces
         where += f" ({known.impostor_pairs:,} pairs of different people)"
     except FedVisageError:
-        rates = {far: t for far, t in (score.thresholds if score else {}).items() if math.isfinite(t)}
+        own = score.thresholds if score and not centre else {}
+        rates = {far: t for far, t in own.items() if math.isfinite(t)}
         where = "the run's test people"
     if not rates:
         return ["Not calibrated: measure it with `fedvisage calibrate` on people like those it will meet."], {}

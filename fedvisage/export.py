@@ -1,7 +1,8 @@
 """A model for use elsewhere: safetensors as it is, or ONNX with everything from 8-bit images to embeddings inside.
 
 The ONNX graph takes aligned 8-bit RGB images (N, H, W, 3) and gives embeddings (N, d), not normalised; normalisation of
-the pixels and, in a party's own model, the personal layer are part of it. Its metadata says how to align a face.
+the pixels and, in a party's own model, the personal layer are part of it, and so is a centre that is asked for. Its
+metadata says how to align a face.
 """
 
 from __future__ import annotations
@@ -46,12 +47,21 @@ def description(model: Backbone) -> dict[str, str]:
         "compare": "cosine; adding the embedding of the mirrored image makes it a little better",
         "licence": about.licence,
     }
+    if model.centre:
+        values["centre"] = f"{model.centre}, of {model.centres[model.centre].people} people; it is part of the graph"
     return {f"fedvisage.{key}": value if isinstance(value, str) else json.dumps(value) for key, value in values.items()}
 
 
-def export_model(source: str | Path, path: Path) -> dict[str, Any]:
-    """Write a model to `path` in the format of its suffix (.safetensors or .onnx), with its card; what was checked."""
-    model = open_model(source)
+def export_model(source: str | Path, path: Path, centre: str = "") -> dict[str, Any]:
+    """Write a model to `path` in the format of its suffix (.safetensors or .onnx), with its card; what was checked.
+
+    A safetensors file has all centres of the model; an ONNX graph gives embeddings about the `centre` of that name.
+    """
+    model = open_model(source, centre)
+    if centre and path.suffix == ".safetensors":
+        raise FedVisageError(
+            f"{path} keeps every centre of the model: leave --centre out, and name one where it is used"
+        )
     card = make_card(source, model, path.stem)
     about = description(model) | dict(card.facts)
     page = path.with_suffix(".card.md")
@@ -93,7 +103,9 @@ class _FromPixels(nn.Module):
         )
         pixels = (images.to(torch.float32) / 255 - mean) / std
         features: Tensor = self.model(pixels.permute(0, 3, 1, 2))
-        return features if self.model.transformation is None else self.model.transformation(features)
+        if self.model.transformation is not None:
+            features = self.model.transformation(features)
+        return self.model.about_centre(features)
 
 
 def _write_onnx(model: Backbone, path: Path, about: dict[str, str]) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from fedvisage.core.errors import FedVisageError
 from fedvisage.evaluation import all_pairs_verification
 from fedvisage.faces.align import Detector, Face, aligned, fault, read_photo
 from fedvisage.faces.faceset import Faces, FaceSet, Pixels
-from fedvisage.models import MODEL_FILES, Backbone, open_model
+from fedvisage.models import MODEL_FILES, NO_CENTRE, Backbone, open_model
 from fedvisage.training import embed_images
 
 Floats = NDArray[np.float32]
@@ -43,6 +43,8 @@ class Calibration:
     faces: str
     impostor_pairs: int
     thresholds: Mapping[float, float]
+    centre: str = ""
+    """The model's centre that embeddings are about, if they are about one."""
 
     def at(self, rate: float) -> float:
         """The threshold for a false-match rate."""
@@ -80,42 +82,46 @@ def digest(source: str | Path) -> str:
         raise FedVisageError(f"cannot read the model {source}: {error.strerror}") from None
 
 
-def calibration_file(source: str | Path) -> Path:
-    """Where the calibration of a model is kept: beside it."""
-    return model_file(source).with_suffix(".calibration.json")
+def calibration_file(source: str | Path, centre: str = "") -> Path:
+    """Where the calibration of a model, or of one of its centres, is kept: beside it."""
+    return model_file(source).with_suffix(f".{centre}.calibration.json" if centre else ".calibration.json")
 
 
-def calibrate(source: str | Path, faces: FaceSet, name: str) -> Calibration:
+def calibrate(source: str | Path, faces: FaceSet, name: str, centre: str = "") -> Calibration:
     """Measure a model's thresholds over all pairs of a face set, and keep them beside it."""
-    embeddings = embed_images(open_model(source), Faces(faces, np.arange(len(faces))), normalise=True)
+    embeddings = embed_images(open_model(source, centre), Faces(faces, np.arange(len(faces))), normalise=True)
     pairs = all_pairs_verification(embeddings, faces.labels, RATES)
     known = {rate.far: float(rate.threshold) for rate in pairs.rates if np.isfinite(rate.threshold)}
-    found = Calibration(digest(source), name, pairs.impostor, known)
+    found = Calibration(digest(source), name, pairs.impostor, known, centre)
     table = {"format": FORMAT, **asdict(found), "thresholds": {f"{rate:g}": value for rate, value in known.items()}}
-    write_atomically(calibration_file(source), [(json.dumps(table, indent=1) + "\n").encode()])
+    write_atomically(calibration_file(source, centre), [(json.dumps(table, indent=1) + "\n").encode()])
     return found
 
 
-def calibration_of(source: str | Path) -> Calibration:
-    """The calibration of a model: the one that comes with the package, or the one beside it."""
-    if str(source) == DEFAULT_MODEL:
+def calibration_of(source: str | Path, centre: str = "") -> Calibration:
+    """The calibration of a model, or of one of its centres: the one that comes with the package, or the one beside it.
+
+    A threshold belongs to embeddings about one centre, and tells nothing of those about another.
+    """
+    if str(source) == DEFAULT_MODEL and not centre:
         return DLIB_ON_LFW
-    path = calibration_file(source)
+    path, words = calibration_file(source, centre), f"calibrate {source} --data FACES"
+    words += f" --centre {centre}" if centre else ""
     if not path.exists():
+        about = f" about its centre '{centre}'" if centre else ""
         raise FedVisageError(
-            f"no threshold is known for {source}: measure it with `fedvisage calibrate {source} --data FACES`, "
-            "or give --threshold"
+            f"no threshold is known for {source}{about}: measure it with `fedvisage {words}`, or give --threshold"
         )
     try:
         table = json.loads(path.read_text("utf-8"))
         rates = {float(rate): float(value) for rate, value in table["thresholds"].items()}
         found = Calibration(str(table["model"]), str(table["faces"]), int(table["impostor_pairs"]), rates)
-        version = table["format"]
+        version, own = table["format"], str(table.get("centre", ""))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise FedVisageError(f"cannot read the calibration {path}: {error}") from None
-    if version != FORMAT or found.model != digest(source):
-        raise FedVisageError(f"{path} belongs to another model: run `fedvisage calibrate {source} --data FACES` again")
-    return found
+    if version != FORMAT or found.model != digest(source) or own != centre:
+        raise FedVisageError(f"{path} belongs to another model: run `fedvisage {words}` again")
+    return replace(found, centre=own)
 
 
 @dataclass(frozen=True)
@@ -129,10 +135,10 @@ class Seen:
 
 
 class Recogniser:
-    """A model with what it needs to look at photos."""
+    """A model with what it needs to look at photos; embeddings are about one of its centres where one is named."""
 
-    def __init__(self, source: str | Path = DEFAULT_MODEL) -> None:
-        self.model: Backbone = open_model(source)
+    def __init__(self, source: str | Path = DEFAULT_MODEL, centre: str = "") -> None:
+        self.model: Backbone = open_model(source, centre)
         self.digest = digest(source)
         self.width = self.model.metadata.embedding_size
         self._detector = Detector(MODEL_FILES["dlib-5-points"].path)
@@ -160,23 +166,27 @@ class Recogniser:
 class Gallery:
     """Enrolled people: names and embeddings (n, d) in a folder."""
 
-    def __init__(self, folder: Path, model: str, names: list[str], embeddings: Floats) -> None:
+    def __init__(self, folder: Path, model: str, names: list[str], embeddings: Floats, centre: str = "") -> None:
         self.folder, self.model, self.names, self.embeddings = folder, model, names, embeddings
+        self.centre = centre
 
     @staticmethod
-    def open(folder: Path, model: str, width: int, create: bool = False) -> Gallery:
-        """The gallery in a folder, made with the same model of this width; a new one where that is asked for."""
+    def open(folder: Path, model: str, width: int, create: bool = False, centre: str = "") -> Gallery:
+        """The gallery in a folder, made with the same model of this width about the same centre.
+
+        A new one where that is asked for.
+        """
         path = folder / "gallery.json"
         if not path.exists():
             if not create:
                 raise FedVisageError(f"no gallery in {folder}: enrol somebody first (`fedvisage enrol NAME PHOTO`)")
             if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
                 raise FedVisageError(f"{folder} is no gallery and not empty: choose another folder")
-            return Gallery(folder, model, [], np.empty((0, 0), np.float32))
+            return Gallery(folder, model, [], np.empty((0, 0), np.float32), centre)
         try:
             table = json.loads(path.read_text("utf-8"))
             names, made_with, version = [str(name) for name in table["names"]], table["model"], table["format"]
-            rows = np.array(table["embeddings"], dtype=np.float32)
+            rows, made_about = np.array(table["embeddings"], dtype=np.float32), str(table.get("centre", ""))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise FedVisageError(f"cannot read the gallery {folder}: {error}") from None
         if version != FORMAT or rows.ndim != 2 or len(rows) != len(names) or not np.isfinite(rows).all():
@@ -185,11 +195,14 @@ class Gallery:
             raise FedVisageError(
                 f"the gallery {folder} was made with another model: embeddings of two cannot be compared"
             )
+        if made_about != centre:
+            made = f"about the centre '{made_about}'" if made_about else "without a centre"
+            raise FedVisageError(f"the gallery {folder} was made {made}: say --centre {made_about or NO_CENTRE}")
         if names and rows.shape[1] != width:
             raise FedVisageError(
                 f"{path} holds embeddings of {rows.shape[1]} dimensions, and the model's have {width}: enrol again"
             )
-        return Gallery(folder, model, names, rows)
+        return Gallery(folder, model, names, rows, centre)
 
     def add(self, name: str, seen: Seen, keep_picture: bool = False) -> None:
         """Enrol a face under a name."""
@@ -198,7 +211,8 @@ class Gallery:
         assert seen.embedding is not None
         self.embeddings = np.vstack([self.embeddings.reshape(-1, len(seen.embedding)), seen.embedding])
         self.names.append(name)
-        table = {"format": FORMAT, "model": self.model, "names": self.names, "embeddings": self.embeddings.tolist()}
+        table = {"format": FORMAT, "model": self.model, "centre": self.centre}
+        table |= {"names": self.names, "embeddings": self.embeddings.tolist()}
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             if keep_picture:

@@ -9,10 +9,13 @@ from typing import Annotated, Any, get_args
 import typer
 
 from fedvisage.cli.output import Json, progress, show_json, show_table, size
+from fedvisage.cli.recognise import Centre
 from fedvisage.core.errors import FedVisageError, nearest
 from fedvisage.evaluation.rates import Convention
 from fedvisage.evaluation.verification import Rule
+from fedvisage.models import NO_CENTRE, OF_PAIRS
 from fedvisage.protocols import PROTOCOLS, Data, Options, Result, Subject, embed_to_file, open_subject, run
+from fedvisage.protocols.protocol import CONVENTION, RULE
 
 DEFAULT = "all-pairs"
 NOISE = ("megaface", "drop", "keep")
@@ -44,9 +47,16 @@ def evaluate_command(
     detector: Annotated[
         bool | None, typer.Option("--detector-score/--no-detector-score", help="Templates: weigh images (D1, D0).")
     ] = None,
-    rule: Annotated[str, typer.Option(help=f"Accuracy: {', '.join(get_args(Rule))}.")] = "insightface",
-    convention: Annotated[str, typer.Option(help=f"TAR at FAR: {', '.join(get_args(Convention))}.")] = "exact",
-    centre: Annotated[bool, typer.Option(help="Pairs: subtract the mean embedding of the pairs.")] = False,
+    rule: Annotated[str | None, typer.Option(help=f"Accuracy: {', '.join(get_args(Rule))}. Default: {RULE}.")] = None,
+    convention: Annotated[
+        str | None, typer.Option(help=f"TAR at FAR: {', '.join(get_args(Convention))}. Default: {CONVENTION}.")
+    ] = None,
+    centre: Annotated[
+        str | None,
+        typer.Option(
+            help=f"One of the models' centres by name, {NO_CENTRE}, or {OF_PAIRS} for the mean of the test pairs."
+        ),
+    ] = None,
     noise: Annotated[str, typer.Option(help=f"Noise lists: {', '.join(NOISE)}.")] = "megaface",
     which: Annotated[str, typer.Option(help=f"Personal: each party's model, or {', '.join(WHICH[1:])}.")] = "own",
     pairs: Annotated[int, typer.Option(min=0, help="Pairs drawn by the protocol all-pairs.")] = 3000,
@@ -68,7 +78,7 @@ def evaluate_command(
         ("noise", noise, NOISE),
         ("which", which, WHICH),
     ):
-        if value not in known:
+        if value is not None and value not in known:
             raise FedVisageError(f"unknown {what} '{value}': {nearest(value, known)}")
     if curves and not as_json:
         raise FedVisageError("--curves needs --json: a table has no room for the points")
@@ -90,6 +100,8 @@ def evaluate_command(
         curves=curves,
         seed=seed,
     )
+    for name in protocol or [DEFAULT]:
+        PROTOCOLS[name].check(name, options)
     work = _work(protocol or [DEFAULT], data or [])
     subjects = [open_subject(path) for path in models]
     for subject in subjects:
@@ -98,6 +110,7 @@ def evaluate_command(
     if as_json:
         rows = [
             {"model": s.path, "backbone": s.backbone, "protocol": name, "data": _named(where), **result.table()}
+            | {"centre": "pairs, from test people" if centre == OF_PAIRS else s.centre or NO_CENTRE}
             for s, name, where, result in done
         ]
         show_json({"results": rows, "seed": seed})
@@ -111,18 +124,20 @@ def embed_command(
     data: Annotated[Path, typer.Option(help="A folder of faces, as `fedvisage data` writes it.")],
     out: Annotated[Path, typer.Option(help="Embeddings file to write (.safetensors).")],
     flip: Annotated[bool, typer.Option("--flip/--no-flip", help="Add the embedding of the mirrored image.")] = True,
+    centre: Centre = NO_CENTRE,
     as_json: Json = False,
 ) -> None:
     """Write the embeddings of every image of a folder, with identities and the model's digest."""
     faces = Data(data)
     faces.faces  # noqa: B018 - the faces are looked for before the model is read
     subject = open_subject(model)
+    subject.use_centre(centre)
     subject.watch = lambda what, total: progress(what, total, as_json)
     about = embed_to_file(subject, faces, out, flip)
     count, width = len(faces.faces), subject.model.metadata.embedding_size
     if as_json:
         table = {"file": str(out), "embeddings": count, "dimensions": width, "backbone": about.model}
-        show_json(table | {"digest": about.digest, "flip": flip})
+        show_json(table | {"digest": about.digest, "flip": flip, "centre": centre or NO_CENTRE})
     else:
         print(f"{out}: {count:,} embeddings of {width} dimensions by {about.model}, {size(out.stat().st_size)}")
 

@@ -1,6 +1,14 @@
 """Backbones: networks from face images to embeddings, each registered with its metadata."""
 
 from fedvisage.models.backbone import Backbone, BackboneMetadata, Stage
+from fedvisage.models.centres import (
+    LEAST_PEOPLE,
+    NO_CENTRE,
+    OF_PAIRS,
+    Centre,
+    centre_of_sum,
+    check_centre_name,
+)
 from fedvisage.models.creation import BACKBONES, Architecture, create_backbone
 from fedvisage.models.dlib_resnet import DlibResNet
 from fedvisage.models.files import load_arcface_torch, load_model, read_model_metadata, save_model
@@ -13,10 +21,14 @@ from fedvisage.models.sphere import Sphere
 
 __all__ = [
     "BACKBONES",
+    "LEAST_PEOPLE",
     "MODEL_FILES",
+    "NO_CENTRE",
+    "OF_PAIRS",
     "Architecture",
     "Backbone",
     "BackboneMetadata",
+    "Centre",
     "DlibResNet",
     "IResNet",
     "MobileFaceNet",
@@ -24,6 +36,8 @@ __all__ = [
     "ResNet",
     "Sphere",
     "Stage",
+    "centre_of_sum",
+    "check_centre_name",
     "create_backbone",
     "load_arcface_torch",
     "load_model",

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedvisage.core.errors import FedVisageError, nearest
+from fedvisage.models.centres import NO_CENTRE, Centre, about, centre_named
 
 CHUNK = 16
 """Images that frozen stages see at a time."""
@@ -67,6 +68,9 @@ class Backbone(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.transformation = None
+        self.centres: dict[str, Centre] = {}
+        self.centre = ""
+        """The centre that embeddings are about where none is named; empty for none."""
         self.cut = 0
         """Number of frozen stages."""
         self._digest = ""
@@ -208,11 +212,13 @@ class Backbone(nn.Module):
         batch_size: int = 128,
         flip: bool = True,
         normalise: bool = False,
+        centre: str | None = None,
     ) -> NDArray[np.float32]:
         """Embeddings (N, d) of 8-bit RGB images (N, H, W, 3), in evaluation mode.
 
         With `flip` the embedding of the mirrored image is added, as face recognition customarily does; `normalise`
-        gives unit vectors. The network is left in the mode it was in.
+        gives unit vectors; `centre` names one of the model's `centres` (`none` for none, by default that of
+        `use_centre`), about which embeddings turn and keep their length. The network is left in the mode it was in.
         """
         self._check_images(images)
         if batch_size < 1:
@@ -222,20 +228,36 @@ class Backbone(nn.Module):
             for start in range(0, len(images), batch_size):
                 batch = self.preprocess(images[start : start + batch_size])
                 sides = [self.to_cut(batch), self.to_cut(batch.flip(3))] if flip else [self.to_cut(batch)]
-                embeddings[start : start + batch_size] = self._embeddings(sides, normalise)
+                embeddings[start : start + batch_size] = self._embeddings(sides, normalise, centre)
         return embeddings
 
-    def embed_features(self, *sides: NDArray[np.float32], normalise: bool = False) -> NDArray[np.float32]:
+    def embed_features(
+        self, *sides: NDArray[np.float32], normalise: bool = False, centre: str | None = None
+    ) -> NDArray[np.float32]:
         """Embeddings (N, d) of what the frozen stages made of images and, if given, of their mirror images."""
         with self._evaluating():
-            return self._embeddings([torch.from_numpy(side).to(self.device) for side in sides], normalise)
+            return self._embeddings([torch.from_numpy(side).to(self.device) for side in sides], normalise, centre)
 
-    def _embeddings(self, sides: Sequence[Tensor], normalise: bool) -> NDArray[np.float32]:
+    def use_centre(self, name: str, of: str = "this model") -> Self:
+        """Give embeddings about one of the model's centres from now on, by name; about none for `none`."""
+        self.centre = "" if name == NO_CENTRE else name
+        if self.centre:
+            centre_named(self.centres, self.centre, of)
+        return self
+
+    def about_centre(self, features: Tensor, name: str | None = None) -> Tensor:
+        """Embeddings (N, d) about the centre of this name; by default that of `use_centre`."""
+        chosen = self.centre if name is None else name
+        if chosen in ("", NO_CENTRE):
+            return features
+        return about(features, centre_named(self.centres, chosen, "this model").vector)
+
+    def _embeddings(self, sides: Sequence[Tensor], normalise: bool, centre: str | None) -> NDArray[np.float32]:
         """The sum over the sides, each (N, C, h, w) behind the frozen stages."""
         one = [self.from_cut(side) for side in sides]
         if self.transformation is not None:
             one = [self.transformation(features) for features in one]
-        features = one[0] if len(one) == 1 else one[0] + one[1]
+        features = self.about_centre(one[0] if len(one) == 1 else one[0] + one[1], centre)
         if normalise:
             features = functional.normalize(features, dim=1)
         embeddings: NDArray[np.float32] = features.float().cpu().numpy()

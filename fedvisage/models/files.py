@@ -21,10 +21,13 @@ from torch import Tensor, nn
 from fedvisage.core.codec import pack
 from fedvisage.core.errors import FedVisageError, nearest
 from fedvisage.models.backbone import Backbone
+from fedvisage.models.centres import Centre
 from fedvisage.models.creation import allocate, build_on_meta
 
 KEY = "fedvisage"
 FORMAT = 1
+CENTRES = "centres."
+"""What the tensors of a model's centres are called by, before the centre's name."""
 ARCFACE_TORCH = ("ir-18", "ir-34", "ir-50", "ir-100")
 
 
@@ -40,7 +43,9 @@ def save_model(path: str | Path, backbone: Backbone, metadata: Mapping[str, str]
     }
     if backbone.transformation is not None:
         about["transformation"] = True
-    state = backbone.state_dict()
+    if backbone.centres:
+        about["centres"] = {name: centre.people for name, centre in backbone.centres.items()}
+    state = backbone.state_dict() | {CENTRES + name: centre.vector for name, centre in backbone.centres.items()}
     order = sorted(state, key=lambda name: (-state[name].element_size(), name))  # as safetensors orders them
     pieces = pack({name: state[name] for name in order}, {KEY: json.dumps(about, sort_keys=True)})
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
@@ -59,8 +64,9 @@ def save_model(path: str | Path, backbone: Backbone, metadata: Mapping[str, str]
 
 
 def load_model(path: str | Path) -> Backbone:
-    """The backbone that `save_model` wrote to `path`, on the CPU and in evaluation mode."""
+    """The backbone that `save_model` wrote to `path`, with its centres, on the CPU and in evaluation mode."""
     about, tensors = _read(path)
+    centres = _take_centres(about, tensors, f"model {path}")
     try:
         backbone = build_on_meta(
             about["backbone"], image_size=about["image_size"], embedding_size=about["embedding_size"]
@@ -70,6 +76,7 @@ def load_model(path: str | Path) -> Backbone:
     if about.get("transformation"):
         size = backbone.metadata.embedding_size
         backbone.transformation = nn.Linear(size, size, device="meta")
+    backbone.centres = centres
     return _fill(backbone, tensors, f"model {path}")
 
 
@@ -123,6 +130,20 @@ def _describe(metadata: Mapping[str, str] | None, path: str | Path) -> dict[str,
     if version != FORMAT or not described:
         raise FedVisageError(f"model {path} is described in a form this version cannot read (format {version})")
     return about
+
+
+def _take_centres(about: dict[str, Any], tensors: dict[str, Tensor], what: str) -> dict[str, Centre]:
+    """The centres among a file's tensors, which are taken out of them."""
+    found = {name: tensors.pop(name) for name in [name for name in tensors if name.startswith(CENTRES)]}
+    people = about.get("centres", {})
+    size = about["embedding_size"]
+    sound = isinstance(people, dict) and {CENTRES + name for name in people} == found.keys()
+    if not sound or not all(type(count) is int for count in people.values()):
+        raise FedVisageError(f"{what} does not say of how many people its centres are: it is damaged")
+    for name, vector in found.items():
+        if vector.shape != (size,) or vector.dtype != torch.float32 or not torch.isfinite(vector).all():
+            raise FedVisageError(f"{what}: '{name}' is not {size} finite numbers in float32")
+    return {name: Centre(found[CENTRES + name], count) for name, count in people.items()}
 
 
 def _fill(backbone: Backbone, tensors: Mapping[str, Tensor], what: str) -> Backbone:

@@ -17,11 +17,13 @@ LAYER = "transformation."
 def personalised(weights: Weights, tensors: Mapping[str, Tensor]) -> Iterator[Backbone]:
     """The process's one model as a party's own; `transformation.weight` and `.bias` are its last layer, if there.
 
-    Afterwards the layer is gone; the network keeps the party's tensors until others are loaded.
+    It has no centres meanwhile: those of the global model are not its own. Afterwards they are back and the layer is
+    gone; the network keeps the party's tensors until others are loaded.
     """
     layer = {name.removeprefix(LAYER): value for name, value in tensors.items() if name.startswith(LAYER)}
     weights.load({name: value for name, value in tensors.items() if not name.startswith(LAYER)})
     model: Backbone = weights.model
+    centres, model.centres = model.centres, {}
     if layer:
         size = model.metadata.embedding_size
         transformation = nn.Linear(size, size, device=model.device)
@@ -30,4 +32,4 @@ def personalised(weights: Weights, tensors: Mapping[str, Tensor]) -> Iterator[Ba
     try:
         yield model
     finally:
-        model.transformation = None
+        model.transformation, model.centres = None, centres

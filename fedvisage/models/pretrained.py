@@ -84,8 +84,15 @@ MODEL_FILES = {
 }
 
 
-def open_model(source: str | Path) -> Backbone:
-    """A trained model: a name such as `dlib`, a model file, or a run's folder; in evaluation mode."""
+def open_model(source: str | Path, centre: str = "") -> Backbone:
+    """A trained model: a name such as `dlib`, a model file, or a run's folder; in evaluation mode.
+
+    Its embeddings are about the `centre` of this name, if one is given.
+    """
+    return _opened(source).use_centre(centre, str(source))
+
+
+def _opened(source: str | Path) -> Backbone:
     named = {name for name, entry in MODEL_FILES.items() if entry.backbone}
     if str(source) in named:
         return load_dlib(MODEL_FILES[str(source)].path)

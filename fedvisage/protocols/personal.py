@@ -35,7 +35,12 @@ Embeddings = NDArray[np.float32]
 Labels = NDArray[np.int64]
 
 
-@protocol("personal", "each party's own model: 1:1 and 1:N on its people among everybody, averaged", needs_run=True)
+@protocol(
+    "personal",
+    "each party's own model: 1:1 and 1:N on its people among everybody, averaged",
+    needs_run=True,
+    takes=("centre",),
+)
 def personal(data: Data, subject: Subject, options: Options) -> Result:
     """A run's folder, that of its chosen round, or a party's in it; test images are all parties' held-out images.
 
@@ -86,7 +91,8 @@ def _at_host(party: PartyFolder, subject: Subject, options: Options) -> Result:
     strangers = np.flatnonzero([public.names[person] not in whole.names for person in public.labels])
     if len(strangers) < len(public):
         result.note(f"{len(public) - len(strangers):,} public images of people named as the party's are left out")
-    model, flip = _hosts_model(party, subject, options), options.flips(subject, custom=False)
+    model = _hosts_model(party, subject, options).use_centre(subject.centre, f"the model of {party.folder}")
+    flip = options.flips(subject, custom=False)
     held_out, train = np.array(share.held_out), np.array(share.train)
     sets = [Faces(whole, held_out), *([Faces(public, strangers)] if len(strangers) else [])]
     test = np.concatenate([embed_images(model, faces, flip=flip) for faces in sets])
@@ -162,6 +168,8 @@ class _Embedders:
                 raise FedVisageError(f"{subject.path} does not hold the embeddings of the faces of {run}")
             return
         self.common = _with_cut(start_model(recipe, run) if self.which == "start" else subject.model, recipe)
+        self.centre = subject.centre
+        self.common.use_centre(self.centre, f"the {self.which} model of {run}")
         if isinstance(recipe.backbone.cache, str):
             self.faces = prepare_faces(recipe, self.common, faces, partition, run)
         self.known: tuple[Indices, Embeddings] | None = None
@@ -174,6 +182,7 @@ class _Embedders:
         if not path.is_file() or self.which not in ("own", "local"):
             return self._shared
         model, self.own = _with_cut(load_model(path), self.recipe), self.own + 1
+        model.use_centre(self.centre, str(path))
         if self.which == "local":
             model.transformation = None
         return partial(self._embed, model)

@@ -18,6 +18,7 @@ from fedvisage.evaluation import Interval, Rate, Tpir
 from fedvisage.evaluation._checks import rational_far
 from fedvisage.evaluation.rates import Convention
 from fedvisage.evaluation.verification import Rule
+from fedvisage.models import NO_CENTRE, OF_PAIRS
 from fedvisage.protocols.subject import Data, Subject
 
 
@@ -31,9 +32,10 @@ class Options:
     flip: bool | None = None
     keep_norm: bool = True
     detector: bool | None = None
-    rule: Rule = "insightface"
-    convention: Convention = "exact"
-    centre: bool = False
+    rule: Rule | None = None
+    convention: Convention | None = None
+    centre: str | None = None
+    """The name of one of the model's centres, `none`, or `pairs` for the mean over the test pairs."""
     which: Literal["own", "local", "global", "start"] = "own"
     """Of the personal protocol: a party's own model, that without its last layer, the run's model, or its start."""
     noise: Literal["megaface", "drop", "keep"] = "megaface"
@@ -122,18 +124,41 @@ class Protocol:
     """Whether it works on a run's folder alone."""
     by_round: bool = True
     """Whether it scores models, so that those of an earlier round can be scored, too."""
+    takes: frozenset[str] = frozenset()
+    """Which of `CHOICES` mean something to it; the others are refused."""
+
+    def check(self, name: str, options: Options) -> None:
+        """Refuse a choice that this protocol would ignore."""
+        asked: dict[str, str | None] = {"rule": options.rule, "convention": options.convention}
+        if options.centre not in (None, NO_CENTRE):
+            asked[CENTRE_OF_PAIRS if options.centre == OF_PAIRS else "centre"] = options.centre
+        for choice, value in asked.items():
+            if value is not None and choice not in self.takes:
+                known = [other for other, one in PROTOCOLS.items() if choice in one.takes]
+                option = choice.partition(" ")[0]
+                raise FedVisageError(
+                    f"the protocol '{name}' has no use for --{option} {value}: leave it out "
+                    f"(it is for {', '.join(known)})"
+                )
 
 
+RULE: Rule = "insightface"
+"""The rule of accuracy where none is asked for."""
+CONVENTION: Convention = "exact"
+"""The convention of TAR at FAR where none is asked for."""
+CENTRE_OF_PAIRS = f"centre {OF_PAIRS}"
+CHOICES = ("rule", "convention", "centre", CENTRE_OF_PAIRS)
+"""What some protocols can be asked for: a rule, a convention, a centre of the model, the mean over the test pairs."""
 PROTOCOLS: Registry[Protocol] = Registry("protocol")
 
 
 def protocol(
-    name: str, about: str, needs_run: bool = False, by_round: bool = True
+    name: str, about: str, needs_run: bool = False, by_round: bool = True, takes: Iterable[str] = ()
 ) -> Callable[[Callable[[Data, Subject, Options], Result]], Callable[[Data, Subject, Options], Result]]:
     """File a function as the protocol `name`."""
 
     def add(run: Callable[[Data, Subject, Options], Result]) -> Callable[[Data, Subject, Options], Result]:
-        PROTOCOLS.register(name)(Protocol(about, run, needs_run, by_round))
+        PROTOCOLS.register(name)(Protocol(about, run, needs_run, by_round, frozenset(takes)))
         return run
 
     return add
@@ -145,7 +170,12 @@ def run(name: str, data: Data, subject: Subject, options: Options | None = None)
     models, _ = models_of(Path(subject.path))
     if not chosen.by_round and run_of(models) != models:
         raise FedVisageError(f"the protocol '{name}' is of a whole run, not of its chosen round: name the run's folder")
-    result = chosen.run(data, subject, options or Options())
+    options = options or Options()
+    chosen.check(name, options)
+    subject.use_centre(options.centre)
+    result = chosen.run(data, subject, options)
+    if subject.centre:
+        result.note(f"embeddings about the model's centre '{subject.centre}'")
     for text in [] if chosen.needs_run else data.left_out:
         result.note(text)
     return result

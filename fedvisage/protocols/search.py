@@ -15,7 +15,11 @@ from fedvisage.protocols.subject import Data, Listed, Subject
 from fedvisage.protocols.verification import rfw, tar_influences
 
 
-@protocol("query-gallery", "rank-1 of query images among gallery images, per domain where the face set names domains")
+@protocol(
+    "query-gallery",
+    "rank-1 of query images among gallery images, per domain where the face set names domains",
+    takes=("centre",),
+)
 def query_gallery(data: Data, subject: Subject, options: Options) -> Result:
     """The lists `query` and `gallery`; without them one random image of everybody with two or more, among the rest."""
     query, who, gallery, known, drawn = _queries(data, options.seed)
@@ -35,7 +39,11 @@ def query_gallery(data: Data, subject: Subject, options: Options) -> Result:
     return result
 
 
-@protocol("fedfrbench", "FedFRBench: RFW's accuracy and TAR per race, and rank-1 per domain")
+@protocol(
+    "fedfrbench",
+    "FedFRBench: RFW's accuracy and TAR per race, and rank-1 per domain",
+    takes=("rule", "convention", "centre"),
+)
 def fedfrbench(data: Data, subject: Subject, options: Options) -> Result:
     """What Zhuang et al. report: `rfw` and `query-gallery` side by side."""
     result = rfw(data, subject, options)
@@ -47,7 +55,11 @@ def fedfrbench(data: Data, subject: Subject, options: Options) -> Result:
     return result
 
 
-@protocol("megaface", "rank-1 and TAR at FAR of probes among distractors of any number, with MegaFace's noise lists")
+@protocol(
+    "megaface",
+    "rank-1 and TAR at FAR of probes among distractors of any number, with MegaFace's noise lists",
+    takes=("centre",),
+)
 def megaface(data: Data, subject: Subject, options: Options) -> Result:
     """The lists `probes`, `distractors` and, where there is one, `noise`."""
     flip = options.flips(subject)

@@ -19,11 +19,13 @@ from fedvisage.evaluation.files import About, EmbeddingsFile, is_embeddings_file
 from fedvisage.evaluation.streaming import Rows
 from fedvisage.faces.faceset import Faces, FaceSet, Indices, open_faceset, sampled_digest
 from fedvisage.faces.lists import Listing, list_names, open_list
-from fedvisage.models import Backbone, open_model
+from fedvisage.models import NO_CENTRE, OF_PAIRS, Backbone, open_model
 from fedvisage.training import embed_images
 
 L = TypeVar("L", bound=Listing)
 BLOCK = 1024
+CENTRE = "centre"
+"""In an embeddings file: the centre that its embeddings are about."""
 Watch = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
 """Told what is being done and how much there is of it, gives something to call with how much has been done."""
 
@@ -90,9 +92,11 @@ class Subject:
     path: str
     file: EmbeddingsFile | None = None
     watch: Watch = lambda what, total: nullcontext(lambda count: None)
+    centre: str = ""
+    """The centre that embeddings are about, if they are about one."""
     _model: Backbone | None = None
-    _made: dict[tuple[str, bool], tuple[NDArray[np.float32], NDArray[np.bool_]]] = field(default_factory=dict)
-    """By set and flip: the rows, and which of them have been filled."""
+    _made: dict[tuple[str, bool, str], tuple[NDArray[np.float32], NDArray[np.bool_]]] = field(default_factory=dict)
+    """By set, flip and centre: the rows, and which of them have been filled."""
 
     @property
     def model(self) -> Backbone:
@@ -108,6 +112,19 @@ class Subject:
         """What made the embeddings."""
         return self.file.about.model if self.file is not None else self.model.metadata.name
 
+    def use_centre(self, name: str | None) -> None:
+        """Give embeddings about one of the model's centres; those of a file are about the one they were made with."""
+        wanted = "" if name in (None, NO_CENTRE, OF_PAIRS) else name or ""
+        if self.file is None:
+            if self._model is not None or wanted:
+                self.model.use_centre(wanted, self.path)
+            self.centre = wanted
+            return
+        self.centre = self.file.about.more.get(CENTRE, "")
+        if name is not None and self.centre != wanted:
+            made = f"about the centre '{self.centre}'" if self.centre else "without a centre"
+            raise FedVisageError(f"{self.path} was made {made}: leave --centre out, or embed again")
+
     def embeddings(self, data: Data, flip: bool, images: Indices | None = None) -> Rows:
         """Embeddings (N, d) of a set's images, not normalised; a file's are read as they are asked for.
 
@@ -115,7 +132,7 @@ class Subject:
         """
         if self.file is not None:
             return self._from_file(self.file, data, flip)
-        key = (str(data.folder.resolve()), flip)
+        key = (str(data.folder.resolve()), flip, self.centre)
         if key not in self._made:
             rows = np.zeros((len(data.faces), self.model.metadata.embedding_size), np.float32)
             self._made[key] = rows, np.zeros(len(rows), np.bool_)
@@ -210,7 +227,8 @@ def open_subject(path: str) -> Subject:
 def embed_to_file(subject: Subject, data: Data, out: Path, flip: bool) -> About:
     """Write the embeddings of every image of a set, block by block, with the model's digest."""
     model, faces = subject.model, data.faces
-    about = About(model.metadata.name, model_digest(model), flip, data.name, data.digest, faces.names)
+    more = {CENTRE: subject.centre} if subject.centre else {}
+    about = About(model.metadata.name, model_digest(model), flip, data.name, data.digest, faces.names, more)
     blocks = (block for _, block in subject.blocks(data, flip))
     write_embeddings(out, blocks, (len(faces), model.metadata.embedding_size), faces.labels, about)
     return about

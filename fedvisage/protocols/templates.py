@@ -15,14 +15,18 @@ from fedvisage.evaluation.identification import pair_count_place, two_galleries
 from fedvisage.evaluation.influence import alarms, listed_pairs, searched_pairs, share_influence, tar_influence
 from fedvisage.faces.faceset import Indices
 from fedvisage.faces.lists import SubjectList, TemplateList, TemplatePairs
-from fedvisage.protocols.protocol import Options, Result, mean_and_spread, protocol
+from fedvisage.protocols.protocol import CONVENTION, Options, Result, mean_and_spread, protocol
 from fedvisage.protocols.subject import Data, Listed, Subject
 from fedvisage.protocols.verification import tar_influences
 
 SPLIT = re.compile(r"(split-\d+)\.(templates|verification|gallery|probes)")
 
 
-@protocol("ijb", "IJB-B and IJB-C: 1:1 over template pairs, 1:N in two galleries, with the switches N, D and F")
+@protocol(
+    "ijb",
+    "IJB-B and IJB-C: 1:1 over template pairs, 1:N in two galleries, with the switches N, D and F",
+    takes=("convention", "centre"),
+)
 def ijb(data: Data, subject: Subject, options: Options) -> Result:
     """The lists `templates`, `verification`, and `gallery-1`, `gallery-2`, `probes`: what there is of them."""
     if "templates" not in data.lists:
@@ -46,7 +50,7 @@ def ijb(data: Data, subject: Subject, options: Options) -> Result:
     return result
 
 
-@protocol("ijba", "IJB-A: 1:1 and 1:N over its splits, mean and spread")
+@protocol("ijba", "IJB-A: 1:1 and 1:N over its splits, mean and spread", takes=("convention", "centre"))
 def ijba(data: Data, subject: Subject, options: Options) -> Result:
     """The lists `split-01.templates`, `split-01.verification`, `split-01.gallery`, `split-01.probes` and so on."""
     splits = sorted({match[1] for name in data.lists if (match := SPLIT.fullmatch(name))})
@@ -103,11 +107,12 @@ def _verify(
     same = pairs.same.astype(np.bool_)
     scores = template_scores(pooled, pairs.left, pairs.right)
     genuine, impostor = scores[same], scores[~same]
-    for rate in tars_at_fars(genuine, impostor, fars, options.convention):
+    convention = options.convention or CONVENTION
+    for rate in tars_at_fars(genuine, impostor, fars, convention):
         result.rate(f"TAR@{rate.far:g}", rate)
     result.counts |= {"genuine": len(genuine), "impostor": len(impostor)}
-    if options.convention != "exact":
-        result.note(f"TAR by the convention '{options.convention}'")
+    if convention != CONVENTION:
+        result.note(f"TAR by the convention '{convention}'")
     return scores
 
 

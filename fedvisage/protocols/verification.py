@@ -14,23 +14,42 @@ from fedvisage.evaluation import auc, bootstrap_accuracy, bootstrap_tar, eer, kf
 from fedvisage.evaluation.curves import accept_counts, corners
 from fedvisage.evaluation.influence import Trials, accuracy_influence, every_pair, listed_pairs, tar_influence
 from fedvisage.evaluation.streaming import UnitBlocks
-from fedvisage.evaluation.verification import cosines
+from fedvisage.evaluation.verification import Rule, cosines
 from fedvisage.faces.faceset import Faces
 from fedvisage.faces.lists import PairList
-from fedvisage.protocols.protocol import Options, Result, mean_and_spread, protocol
+from fedvisage.models import OF_PAIRS
+from fedvisage.protocols.protocol import (
+    CENTRE_OF_PAIRS,
+    CHOICES,
+    CONVENTION,
+    RULE,
+    Options,
+    Result,
+    mean_and_spread,
+    protocol,
+)
 from fedvisage.protocols.subject import Data, Subject, some_of
 from fedvisage.scoring import TestSet
 
 RACES = "pairs."
+FROM_TEST_PEOPLE = "embeddings less their mean over the test pairs: a centre from test people"
 
 
-@protocol("lfw", "accuracy over the folds of a pair list (LFW, CFP-FP, AgeDB-30, CALFW, CPLFW, ...), TAR at FAR")
+@protocol(
+    "lfw",
+    "accuracy over the folds of a pair list (LFW, CFP-FP, AgeDB-30, CALFW, CPLFW, ...), TAR at FAR",
+    takes=CHOICES,
+)
 def lfw(data: Data, subject: Subject, options: Options) -> Result:
     """The list `pairs` by insightface's rule: embeddings with flip, best threshold of the other folds."""
     return on_pairs(data, "pairs", subject, options, options.fars or (1e-3,))
 
 
-@protocol("rfw", "accuracy over ten folds and TAR at FAR of each race's pair list, mean and spread over races")
+@protocol(
+    "rfw",
+    "accuracy over ten folds and TAR at FAR of each race's pair list, mean and spread over races",
+    takes=CHOICES,
+)
 def rfw(data: Data, subject: Subject, options: Options) -> Result:
     """The lists `pairs.<race>`; threshold and TAR are each race's own, as RFW reports them."""
     races = sorted(name.removeprefix(RACES) for name in data.lists if name.startswith(RACES))
@@ -56,17 +75,19 @@ def on_pairs(data: Data, name: str, subject: Subject, options: Options, fars: tu
     flip = options.flips(subject)
     left = data.images(pairs.left, f"the list '{name}'")
     right = data.images(pairs.right, f"the list '{name}'")
-    rows = subject.embeddings(data, flip, np.concatenate([left, right]))
+    rows, result = subject.embeddings(data, flip, np.concatenate([left, right])), Result()
     a, b = some_of(rows, left), some_of(rows, right)
-    if options.centre:
-        a, b = _centred(a, b)
+    rule, convention = options.rule or RULE, options.convention or CONVENTION
+    if options.centre == OF_PAIRS:
+        a, b = less_mean(a, b)
+        result.note(FROM_TEST_PEOPLE)
     same = pairs.same.astype(np.bool_)
     folds = pairs.fold if len(np.unique(pairs.fold)) > 1 else 10
-    accuracy = kfold_accuracy(a, b, same, folds, rule=options.rule)
+    accuracy = kfold_accuracy(a, b, same, folds, rule=rule)
     score = cosines(a, b)
     genuine, impostor = score[same], score[~same]
-    result = Result({"accuracy": accuracy.mean})
-    for rate in tars_at_fars(genuine, impostor, fars, options.convention):
+    result.metrics["accuracy"] = accuracy.mean
+    for rate in tars_at_fars(genuine, impostor, fars, convention):
         result.rate(f"TAR@{rate.far:g}", rate)
     result.counts = {
         "pairs": len(pairs),
@@ -89,21 +110,24 @@ def on_pairs(data: Data, name: str, subject: Subject, options: Options, fars: tu
         if not told:
             raise FedVisageError(f"{data.folder} does not say whose images they are: no intervals over people")
         rng = Streams(options.seed).numpy("resamples")
-        found = bootstrap_accuracy(a, b, *who, rng, folds=folds, rule=options.rule, resamples=options.resamples)
+        found = bootstrap_accuracy(a, b, *who, rng, folds=folds, rule=rule, resamples=options.resamples)
         result.interval("accuracy", found)
     if options.influence and told:
         people = len(data.faces.names)
         result.influence = tar_influences(listed_pairs(score, *who, people), fars, result)
-        result.influence["accuracy"] = accuracy_influence(a, b, *who, people, folds, options.rule)
-    if options.rule != "insightface":
-        result.note(f"accuracy by the rule '{options.rule}'")
-    if options.convention != "exact":
-        result.note(f"TAR by the convention '{options.convention}'")
+        result.influence["accuracy"] = accuracy_influence(a, b, *who, people, folds, rule)
+    _name_rule(rule, result)
+    if convention != CONVENTION:
+        result.note(f"TAR by the convention '{convention}'")
     if not flip:
         result.note("no flip test")
-    if options.centre:
-        result.note("embeddings less the mean of the pairs'")
     return result
+
+
+def _name_rule(rule: Rule, result: Result) -> None:
+    """Say by which rule an accuracy is, where it is not the usual one."""
+    if rule != RULE:
+        result.note(f"accuracy by the rule '{rule}'")
 
 
 def tar_influences(pairs: Trials, fars: tuple[float, ...], result: Result) -> dict[str, NDArray[np.float64]]:
@@ -123,22 +147,34 @@ def _curves(genuine: NDArray[np.float64], impostor: NDArray[np.float64]) -> dict
     }
 
 
-def _centred(a: NDArray[np.float32], b: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Unit embeddings less their mean over both sides of all pairs."""
-    a, b = (side / np.linalg.norm(side, axis=1, keepdims=True) for side in (a, b))
-    mean = (a.mean(axis=0) + b.mean(axis=0)) / 2
-    return a - mean, b - mean
+def less_mean(*sides: NDArray[np.float32]) -> list[NDArray[np.float32]]:
+    """Unit embeddings (N, d) less their mean over all sides, which have one length."""
+    unit = [side / np.linalg.norm(side, axis=1, keepdims=True) for side in sides]
+    mean = sum(side.mean(axis=0) for side in unit) / len(unit)
+    return [side - mean for side in unit]
 
 
-@protocol("all-pairs", "accuracy over drawn pairs and TAR at FAR over all pairs of a folder of faces; needs no list")
+@protocol(
+    "all-pairs",
+    "accuracy over drawn pairs and TAR at FAR over all pairs of a folder of faces; needs no list",
+    takes=("rule", "centre", CENTRE_OF_PAIRS),
+)
 def all_pairs(data: Data, subject: Subject, options: Options) -> Result:
     """Ten folds of seeded pairs that share nobody, and every pair there is."""
     settings = Evaluation(pairs=options.pairs, fars=options.fars or Evaluation().fars)
     test = TestSet(Faces(data.faces, np.arange(len(data.faces))), settings, Streams(options.seed))
     rows = subject.embeddings(data, options.flips(subject))
+    result, rule = Result(), options.rule or RULE
     unit = UnitBlocks("the images", rows, 1024, np.float32).all()
+    if options.centre == OF_PAIRS:
+        unit = UnitBlocks("the images", less_mean(unit)[0], 1024, np.float32).all()
+        result.note(FROM_TEST_PEOPLE)
     score = test.score_embeddings(unit)
-    result = Result({"accuracy": score["accuracy"]} if "accuracy" in score else {})
+    if test.pairs is not None:
+        left, right, same = test.pairs
+        a, b, who = unit[left], unit[right], (test.labels[left], test.labels[right])
+        accuracy = kfold_accuracy(a, b, same, rule=rule)
+        result.metrics["accuracy"], score["accuracy_std"] = accuracy.mean, accuracy.std
     for far, rate in zip(settings.fars, test.rates, strict=True):
         result.rate(f"TAR@{far:g}", rate)
     result.counts = test.describe()
@@ -152,16 +188,15 @@ def all_pairs(data: Data, subject: Subject, options: Options) -> Result:
     if options.influence:
         result.influence = tar_influences(every_pair(unit, test.labels, max(settings.fars)), settings.fars, result)
     if test.pairs is not None:
-        left, right, same = test.pairs
-        a, b, who = unit[left], unit[right], (test.labels[left], test.labels[right])
         if options.curves:
             cosine = cosines(a, b)
             result.details |= _curves(cosine[same], cosine[~same])
         if options.resamples:
             rng = Streams(options.seed).numpy("resamples")
-            result.interval("accuracy", bootstrap_accuracy(a, b, *who, rng, resamples=options.resamples))
+            result.interval("accuracy", bootstrap_accuracy(a, b, *who, rng, rule=rule, resamples=options.resamples))
         if options.influence:
-            result.influence["accuracy"] = accuracy_influence(a, b, *who, test.faces.classes)
+            result.influence["accuracy"] = accuracy_influence(a, b, *who, test.faces.classes, rule=rule)
+        _name_rule(rule, result)
     if options.pairs:
         result.note(f"{options.pairs:,} pairs drawn with seed {options.seed}")
     return result

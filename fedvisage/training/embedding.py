@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from fedvisage.core.errors import FedVisageError
 from fedvisage.core.method import Images
-from fedvisage.models import Backbone
+from fedvisage.models import LEAST_PEOPLE, NO_CENTRE, Backbone, Centre, centre_of_sum
 from fedvisage.training.features import features_for
 
 
 def embed_images(
-    model: Backbone, images: Images, flip: bool = True, normalise: bool = False, batch_size: int = 128
+    model: Backbone,
+    images: Images,
+    flip: bool = True,
+    normalise: bool = False,
+    batch_size: int = 128,
+    centre: str | None = None,
 ) -> NDArray[np.float32]:
-    """Embeddings (N, d) in evaluation mode; at no time more than one batch of images is in memory.
+    """Embeddings (N, d) in evaluation mode, as `Backbone.embed`; at no time is more than one batch of images in memory.
 
     Where the features of the model's frozen stages are at hand, they are used instead of the images.
     """
@@ -25,7 +33,32 @@ def embed_images(
             sides = [
                 features.read(chosen, np.full(len(chosen), side)) for side in ((False, True) if flip else (False,))
             ]
-            out[chosen] = model.embed_features(*sides, normalise=normalise)
+            out[chosen] = model.embed_features(*sides, normalise=normalise, centre=centre)
             continue
-        out[chosen] = model.embed(images.read(chosen), batch_size, flip, normalise)
+        out[chosen] = model.embed(images.read(chosen), batch_size, flip, normalise, centre)
     return out
+
+
+def sum_of_people(model: Backbone, faces: Images, people: NDArray[np.bool_] | None = None) -> Tensor:
+    """The sum of people's mean unit embeddings and, as the last number, how many people these are (d + 1,), float64.
+
+    Of those among the classes (C,) for whom `people` is true; by default of all. Mirrored images are added.
+    """
+    assert faces.labels is not None
+    unit = embed_images(model, faces, normalise=True, centre=NO_CENTRE).astype(np.float64)
+    sums = np.zeros((faces.classes, unit.shape[1]))
+    np.add.at(sums, faces.labels, unit)
+    images = np.bincount(faces.labels, minlength=faces.classes)
+    counted = images > 0 if people is None else (images > 0) & people
+    means = sums[counted] / images[counted, None]
+    return torch.from_numpy(np.append(means.sum(axis=0), float(len(means))))
+
+
+def fit_centre(model: Backbone, faces: Images) -> Centre:
+    """The centre of a model for the people of a face set, of whom there must be enough."""
+    found = centre_of_sum(sum_of_people(model, faces))
+    if found.people < LEAST_PEOPLE:
+        raise FedVisageError(
+            f"a centre of {found.people} people is close to their templates: it needs at least {LEAST_PEOPLE} people"
+        )
+    return found

@@ -11,13 +11,14 @@ import torch
 from protocol_sets import SIZE, template_lists, write
 
 from fedvisage.faces.lists import ImageList
-from fedvisage.models import create_backbone, save_model
+from fedvisage.models import Centre, create_backbone, save_model
 
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("model") / "model.safetensors"
     network = create_backbone("ir-tiny", image_size=SIZE, embedding_size=16, generator=torch.Generator().manual_seed(3))
+    network.centres["all"] = Centre(torch.nn.functional.normalize(torch.ones(16), dim=0) / 2, 20)
     save_model(path, network)
     return path
 

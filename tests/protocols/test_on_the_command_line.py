@@ -73,6 +73,16 @@ def test_embeddings_once_written_serve_several_protocols(fedvisage, model, rfw_s
     assert rows[0]["metrics"] == rows[2]["metrics"]
     assert rows[1]["metrics"] == rows[3]["metrics"]
     assert len(written["digest"]) == 64
+    code, out, _ = fedvisage("evaluate", file, *words[:2], "--data", rfw_set, "--centre", "pairs", "--json")
+    assert (code, results(out)[0]["centre"]) == (0, "pairs, from test people")
+    assert fedvisage("embed", model, "--data", rfw_set, "--out", file, "--centre", "all")[0] == 0
+    for source, asked in ((model, ["--centre", "all"]), (file, [])):
+        code, out, err = fedvisage("evaluate", source, *words, *asked)
+        assert (code, [row["centre"] for row in results(out)]) == (0, ["all", "all"]), err
+        assert all("embeddings about the model's centre 'all'" in row["notes"] for row in results(out))
+        assert [row["metrics"] for row in results(out)] != [row["metrics"] for row in rows[:2]]
+    code, _, err = fedvisage("evaluate", file, *words, "--centre", "none")
+    assert (code, "was made about the centre 'all': leave --centre out" in err) == (2, True)
 
 
 def test_a_table_has_a_row_per_model_and_says_what_it_counted(fedvisage, model, lfw_set, monkeypatch):
@@ -245,6 +255,11 @@ def test_run_and_party_folders_are_models_too(fedvisage, finished, tmp_path):
           "--data", "LFW"], "3 protocols and 2 folders"),
         (["evaluate", "MODEL", "--protocol", "lfw", "--data", "LFW", "--rule", "bst"], "unknown rule 'bst'"),
         (["evaluate", "MODEL", "--protocol", "lfw", "--data", "LFW", "--convention", "x"], "unknown convention 'x'"),
+        (["evaluate", "MODEL", "--protocol", "lfw", "--data", "LFW", "--centre", "x"],
+         "has no centre 'x'; its centres: all"),
+        (["evaluate", "FILE", "--protocol", "lfw", "--data", "LFW", "--centre", "all"], "was made without a centre"),
+        (["evaluate", "MODEL", "--protocol", "lfw", "--protocol", "query-gallery", "--data", "LFW", "--rule", "exact"],
+         "the protocol 'query-gallery' has no use for --rule exact: leave it out (it is for"),
         (["evaluate", "MODEL", "--protocol", "megaface", "--data", "LFW", "--noise", "no"], "unknown noise 'no'"),
         (["evaluate", "MODEL", "--protocol", "lfw", "--data", "LFW", "--far", "2"], "far must lie in (0, 1]"),
         (["evaluate", "MODEL", "--data", "LFW", "--far", "0"], "far must lie in (0, 1], got 0.0"),

@@ -12,11 +12,13 @@ from torch import nn
 
 from fedvisage import evaluation
 from fedvisage.core.errors import FedVisageError
+from fedvisage.core.randomness import Streams
 from fedvisage.evaluation import make_pairs
 from fedvisage.evaluation.influence import alarms, listed_pairs, pairs_among, searched_pairs, tar_influence
 from fedvisage.faces.lists import ImageList, PairList, SubjectList, TemplateList, open_list, write_lists
 from fedvisage.models import load_model
 from fedvisage.protocols import PROTOCOLS, Data, Options, embed_to_file, open_subject
+from fedvisage.protocols import run as evaluate
 from tests.protocols.conftest import write
 
 ON = {
@@ -120,8 +122,55 @@ def test_centring_subtracts_the_mean_of_the_pairs(model, lfw_set):
     vectors, pairs = embeddings(model, lfw_set), open_list(lfw_set, "pairs")
     a, b = unit(vectors[pairs.left]), unit(vectors[pairs.right])
     mean = np.concatenate([a, b]).mean(axis=0)
-    result = run("lfw", lfw_set, model, Options(centre=True, fars=(0.1,)))
+    result = run("lfw", lfw_set, model, Options(centre="pairs", fars=(0.1,)))
     assert result.metrics["accuracy"] == evaluation.kfold_accuracy(a - mean, b - mean, pairs.same).mean
+    assert "embeddings less their mean over the test pairs: a centre from test people" in result.notes
+
+
+def test_all_pairs_takes_the_rule_and_the_mean_of_the_pairs(model, lfw_set):
+    """Every image is in as many pairs as any other, so the mean over all pairs is the mean over the images."""
+    plain = Data(lfw_set).faces.labels
+    pairs = make_pairs(plain, 60, Streams(1).numpy("test pairs"))
+    vectors = unit(embeddings(model, lfw_set))
+    for centre, some in ((None, vectors), ("pairs", unit(vectors - vectors.mean(axis=0)))):
+        options = replace(SMALL, rule="exact", centre=centre)
+        result = run("all-pairs", lfw_set, model, options)
+        expected = evaluation.kfold_accuracy(some[pairs.left], some[pairs.right], pairs.same, rule="exact")
+        assert result.metrics["accuracy"] == expected.mean
+        rates = evaluation.all_pairs_verification(some, plain, (0.1,)).rates
+        assert result.metrics["TAR@0.1"] == pytest.approx(rates[0].value, abs=0.01)
+        assert "accuracy by the rule 'exact'" in result.notes
+        assert any("from test people" in note for note in result.notes) == (centre is not None)
+
+
+CHOSEN = ["rule exact", "convention nearest", "centre pairs", "centre all"]
+TAKEN = {
+    "lfw": CHOSEN,
+    "rfw": CHOSEN,
+    "all-pairs": ["rule exact", "centre pairs", "centre all"],
+    "fedfrbench": ["rule exact", "convention nearest", "centre all"],
+    "ijb": ["convention nearest", "centre all"],
+    "ijba": ["convention nearest", "centre all"],
+    "query-gallery": ["centre all"],
+    "megaface": ["centre all"],
+    "personal": ["centre all"],
+}
+
+
+@pytest.mark.parametrize("choice", CHOSEN)
+@pytest.mark.parametrize("name", sorted(PROTOCOLS))
+def test_a_choice_is_followed_and_named_or_refused(name, choice, model, request):
+    option, value = choice.split()
+    options = replace(SMALL, **{option: value})
+    if choice not in TAKEN.get(name, ()):
+        with pytest.raises(FedVisageError, match=f"the protocol '{name}' has no use for --{choice}: leave it out"):
+            evaluate(name, Data(Path()), open_subject(str(model)), options)
+    elif name in ON:
+        data, subject = Data(request.getfixturevalue(ON[name])), open_subject(str(model))
+        chosen, plain = (evaluate(name, data, subject, some) for some in (options, SMALL))
+        assert any(value in note for note in set(chosen.notes) - set(plain.notes))
+        if option == "centre":
+            assert chosen.metrics != plain.metrics
 
 
 def test_rfw_reports_every_race_and_their_spread(model, rfw_set):
