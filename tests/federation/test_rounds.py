@@ -21,7 +21,7 @@ from fedvisage.core.parcel import BACKBONE, BUFFERS, OPTIMISER, Parcel, Stamp
 from fedvisage.core.phase import Phase
 from fedvisage.core.randomness import Streams
 from fedvisage.federation import Event, Failure, Federation, InProcess, StateStore
-from fedvisage.federation.rounds import draw_cohort, schedule
+from fedvisage.federation.schedule import draw_cohort, schedule
 from fedvisage.privacy import read_ledger
 
 
