@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedvisage.core.errors import BEYOND, NOT_FINITE, TOO_LARGE
+from fedvisage.core.errors import Kind
 from fedvisage.core.flat import Layout, columns, in_order, layout
 from fedvisage.core.method import Joined
 from fedvisage.core.parcel import BACKBONE, Parcel, Stamp, Tensors, layout_bytes
@@ -33,14 +33,16 @@ REST = 32 * BLOCK
 
 NOT_ASKED = "not asked in this round"
 REPEATED = "repeated answer: the first one counts"
+LONGEST_REASON = 300
+"""Characters of a reason that are kept: an answer may hold names of any length."""
 
 
 class Refused(Exception):
-    """Why an answer is not counted."""
+    """Why an answer is not counted: the kind decides what follows, the text explains it in one line."""
 
-
-class Stale(Refused):
-    """An answer to an earlier exchange; the one that was asked for may still come."""
+    def __init__(self, kind: Kind, reason: str) -> None:
+        super().__init__(" ".join(reason.split())[:LONGEST_REASON])
+        self.kind = kind
 
 
 @dataclass
@@ -64,11 +66,11 @@ class Guard:
     def check(self, party: str, answer: Parcel, expected: Mapping[str, Layout], sent: Parcel) -> float:
         """The norm of the backbone's update (0 where none travels); `Refused` if the answer must not count."""
         if party not in self.cohort:
-            raise Refused(NOT_ASKED)
+            raise Refused(Kind.NOT_ASKED, NOT_ASKED)
         if party in self._answered:
-            raise Refused(REPEATED)
+            raise Refused(Kind.REPEATED, REPEATED)
         if answer.stamp != self.stamp:
-            raise Stale(f"stale: answers {answer.stamp}, asked was {self.stamp}")
+            raise Refused(Kind.STALE, f"stale: answers {answer.stamp}, asked was {self.stamp}")
         self._answered.add(party)
         self._check_size(answer, expected)
         for group, shapes in expected.items():
@@ -82,22 +84,22 @@ class Guard:
         for group in expected:
             size = self._norm(answer.get(group), sent.get(group) if group == BACKBONE else {}, answer.rest)
             if not math.isfinite(size):
-                raise Refused(f"{group} holds {_first_bad(answer.get(group))}")
+                raise Refused(Kind.NOT_FINITE, f"{group} holds {_first_bad(answer.get(group))}")
             if group == BACKBONE:
                 norm = size
         if self.norm_bound is not None and norm > self.norm_bound:
             limit = max(self.norm_bound, self.norm_floor * self._norm(sent.get(BACKBONE), {}))
             if norm > limit:
-                raise Refused(f"backbone update has norm {norm:.4g}, {BEYOND} {limit:.4g}")
+                raise Refused(Kind.BEYOND, f"backbone update has norm {norm:.4g}, beyond the bound {limit:.4g}")
         return norm
 
     def _check_size(self, answer: Parcel, expected: Mapping[str, Layout]) -> None:
         allowed = SLACK + sum(map(self._layout_bytes, expected.values()))
         if answer.nbytes > allowed:
-            raise Refused(f"oversize: {answer.nbytes:,} bytes where {allowed:,} are enough")
+            raise Refused(Kind.OVERSIZE, f"oversize: {answer.nbytes:,} bytes where {allowed:,} are enough")
         extra = [group for group in answer.tensors if group not in expected]
         if extra:
-            raise Refused(f"extra group '{extra[0]}', which {self.phase.name} does not declare")
+            raise Refused(Kind.MALFORMED, f"extra group '{extra[0]}', which {self.phase.name} does not declare")
 
     def _layout_bytes(self, shapes: Layout) -> int:
         """Bytes of a layout; most parties share one, so it is counted once."""
@@ -112,20 +114,20 @@ class Guard:
         extra = [name for name in values if name not in known]
         if missing or extra:
             what = f"missing number '{missing[0]}'" if missing else f"extra number '{extra[0]}'"
-            raise Refused(what)
+            raise Refused(Kind.NUMBER, what)
         for name, value in values.items():
             if not math.isfinite(value):
-                raise Refused(f"number '{name}' is {value}")
+                raise Refused(Kind.NOT_FINITE, f"number '{name}' is {value}")
         for name in ("samples", "classes"):
             if name in values:
                 self._check_count(party, name, values[name])
 
     def _check_count(self, party: str, name: str, value: float) -> None:
         if value != int(value) or not 1 <= value <= self.max_samples:
-            raise Refused(f"{name} = {value:g} is not a count between 1 and {self.max_samples:,}")
+            raise Refused(Kind.COUNT, f"{name} = {value:g} is not a count between 1 and {self.max_samples:,}")
         known = self.joined.get(party)
         if known and not self.phase.counts and value != getattr(known, name):
-            raise Refused(f"{name} = {value:g}, but {getattr(known, name):,} at joining")
+            raise Refused(Kind.COUNT, f"{name} = {value:g}, but {getattr(known, name):,} at joining")
 
     def _norm(self, tensors: Tensors, reference: Tensors, rest: Callable[[], None] | None = None) -> float:
         """Norm of `tensors` minus `reference`, in blocks that fit the cache; not finite if any value is not."""
@@ -180,18 +182,20 @@ def _check_layout(group: str, tensors: Tensors, expected: Layout) -> None:
     missing = [name for name in expected if name not in tensors]
     extra = [name for name in tensors if name not in expected]
     if missing or extra:
-        raise Refused(f"{group}: missing key '{missing[0]}'" if missing else f"{group}: extra key '{extra[0]}'")
+        raise Refused(
+            Kind.MALFORMED, f"{group}: missing key '{missing[0]}'" if missing else f"{group}: extra key '{extra[0]}'"
+        )
     for name, (shape, kind) in expected.items():
         tensor = tensors[name]
         if tensor.shape != shape:
-            raise Refused(f"{group}: '{name}' has shape {tuple(tensor.shape)}, expected {shape}")
+            raise Refused(Kind.MALFORMED, f"{group}: '{name}' has shape {tuple(tensor.shape)}, expected {shape}")
         if tensor.dtype != kind:
-            raise Refused(f"{group}: '{name}' has dtype {tensor.dtype}, expected {kind}")
+            raise Refused(Kind.MALFORMED, f"{group}: '{name}' has dtype {tensor.dtype}, expected {kind}")
 
 
 def _first_bad(tensors: Tensors) -> str:
     for name, tensor in tensors.items():
         bad = tensor[~torch.isfinite(tensor)]
         if bad.numel():
-            return f"{bad.numel()} values that are {NOT_FINITE} in '{name}' (first: {float(bad[0])})"
-    return f"values {TOO_LARGE}"
+            return f"{bad.numel()} values that are not finite in '{name}' (first: {float(bad[0])})"
+    return "values too large to measure"

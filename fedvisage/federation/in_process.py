@@ -22,7 +22,7 @@ from time import monotonic
 
 import torch
 
-from fedvisage.core.errors import FedVisageError
+from fedvisage.core.errors import FedVisageError, kind_of, reported_kind
 from fedvisage.core.parcel import Parcel, decode, encode, shared_groups
 from fedvisage.federation.aggregation import chunk_size
 from fedvisage.federation.host import Host
@@ -195,7 +195,7 @@ class _Worker:
         except EOFError:
             raise FedVisageError(f"worker {self.number} {self.death()} while starting") from None
         if message[:1] == FAILED:
-            raise FedVisageError(f"worker {self.number} could not start: {message[1:].decode().splitlines()[0]}")
+            raise FedVisageError(f"worker {self.number} could not start: {_told(message[1:].decode()).reason}")
 
     @property
     def busy(self) -> bool:
@@ -236,8 +236,7 @@ class _Worker:
         except (EOFError, OSError):
             return self.party, None
         if message[:1] == FAILED:
-            reason, _, detail = message[1:].decode().partition("\n")
-            return self.party, Failure(reason, detail)
+            return self.party, _told(message[1:].decode())
         return self.party, decode(bytearray(memoryview(message)[1:]))
 
     def death(self) -> str:
@@ -310,10 +309,17 @@ def _serve(pipe: Connection, make_host: MakeHost, number: int, threads: int) -> 
 
 
 def _describe(error: Exception) -> str:
+    """Kind, reason and traceback of what went wrong at a party, as lines."""
     text = str(error) if isinstance(error, FedVisageError) else f"{type(error).__name__}: {error}"
-    return f"{text.splitlines()[0] if text else type(error).__name__}\n{''.join(traceback.format_exception(error))}"
+    reason = text.splitlines()[0] if text else type(error).__name__
+    return f"{kind_of(error)}\n{reason}\n{''.join(traceback.format_exception(error))}"
+
+
+def _told(text: str) -> Failure:
+    """The failure that `_describe` describes."""
+    kind, reason, detail = text.split("\n", 2)
+    return Failure(reason, detail, reported_kind(kind))
 
 
 def _failure(error: Exception) -> Failure:
-    reason, _, detail = _describe(error).partition("\n")
-    return Failure(reason, detail)
+    return _told(_describe(error))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from shutil import rmtree
 from statistics import median
@@ -14,7 +14,7 @@ from typing import Any
 from fedvisage.config import Federation as Settings
 from fedvisage.core.assembly import Assembly
 from fedvisage.core.codec import State
-from fedvisage.core.errors import Diverged, FedVisageError, tells_divergence
+from fedvisage.core.errors import Diverged, FedVisageError, Kind
 from fedvisage.core.memory import give_back
 from fedvisage.core.method import Component, Context, Joined, Method, Result, Weighting
 from fedvisage.core.parcel import BACKBONE, Parcel, Stamp, Tensors
@@ -22,22 +22,11 @@ from fedvisage.core.phase import Phase
 from fedvisage.core.randomness import Streams
 from fedvisage.federation.aggregation import Aggregator
 from fedvisage.federation.checkpoint import Book, Checkpoints
-from fedvisage.federation.guard import NOT_ASKED, REPEATED, Guard, Refused, Stale, bound
+from fedvisage.federation.guard import NOT_ASKED, REPEATED, Guard, Refused, bound
+from fedvisage.federation.schedule import Step, draw_cohort, schedule
 from fedvisage.federation.trackers import JsonLines, Tracker
 from fedvisage.federation.transport import Failure, Transport
 from fedvisage.privacy import Ledger
-
-
-@dataclass(frozen=True)
-class Step:
-    """One exchange of the schedule."""
-
-    round: int
-    phase: Phase
-    repeat: int = 0
-    last_of_round: bool = False
-    beside: tuple[Step, ...] = ()
-    """Exchanges of the round before with other parties, one after the other while this one goes on."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +63,8 @@ class Exchange:
     guard: Guard
     aggregator: Aggregator
     waiting: set[str]
-    late: dict[str, str] = field(default_factory=dict)
+    refused: dict[str, Refused] = field(default_factory=dict)
+    """Why a party's answer does not count, or did not when it last sent one that was stale."""
     norms: list[float] = field(default_factory=list)
 
 
@@ -86,50 +76,6 @@ class Records:
     book: Book
     ledger: Ledger
     metrics: JsonLines
-
-
-def schedule(components: Sequence[Component], rounds: int) -> list[Step]:
-    """Every exchange of a run, in order."""
-    steps: list[Step] = []
-    later: list[Step] = []
-    phases = Assembly(components).phases.values()
-    for number in range(rounds + 2):
-        when = "start" if number == 0 else "round" if number <= rounds else "end"
-        here = [
-            Step(min(number, rounds), phase, repeat)
-            for phase in phases
-            if phase.when == when
-            and (when != "round" or number % phase.every == 0 or (number == rounds and phase.also_last))
-            for repeat in range(phase.repeats)
-        ]
-        here = _overlapped(here, later)
-        later = [step for step in here if step.phase.beside and step.round == number < rounds]
-        here = [step for step in here if step not in later]
-        if when == "round" and here:
-            here[-1] = replace(here[-1], last_of_round=True)
-        steps += here
-    return steps
-
-
-def _overlapped(steps: Sequence[Step], before: Sequence[Step]) -> list[Step]:
-    """Steps of a round with those left from the one before: beside the phase they name, or first if it is not due."""
-    for index, step in enumerate(steps):
-        if before and step.phase.name == before[0].phase.beside:
-            return [*steps[:index], replace(step, beside=tuple(before)), *steps[index + 1 :]]
-    return [*before, *steps]
-
-
-def draw_cohort(phase: Phase, roles: Mapping[str, str], share: float, streams: Streams, round: int) -> list[str]:
-    """Who takes part in a round: a share of each role, drawn without regard to who took part before."""
-    cohort: list[str] = []
-    for role in sorted(phase.roles):
-        parties = [party for party, own in roles.items() if own == role]
-        if phase.sampled and role not in phase.always and share < 1 and parties:
-            count = max(1, math.ceil(share * len(parties) - 1e-9))
-            chosen = streams.numpy("participation", round, role).choice(len(parties), count, replace=False)
-            parties = [parties[index] for index in sorted(chosen)]
-        cohort += parties
-    return sorted(cohort)
 
 
 class Federation:
@@ -244,8 +190,9 @@ class Federation:
             if isinstance(answer, Parcel):
                 records.ledger.record(party, "up", answer, verdict)
             self._note_failure(step, party, verdict, answer)
-            if isinstance(reason, Stale):
-                exchange.late[party] = verdict
+            if party in exchange.waiting:
+                exchange.refused[party] = reason
+            if reason.kind is Kind.STALE:
                 return
             if party in exchange.waiting:
                 exchange.aggregator.skip(party, verdict)
@@ -258,18 +205,20 @@ class Federation:
     def _count(self, exchange: Exchange, party: str, answer: Parcel | Failure, records: Records) -> None:
         phase, server, parcels, book = exchange.step.phase, exchange.server, exchange.parcels, records.book
         if party not in exchange.waiting:
-            raise Refused(REPEATED if party in parcels else NOT_ASKED)
+            known = party in parcels
+            raise Refused(Kind.REPEATED if known else Kind.NOT_ASKED, REPEATED if known else NOT_ASKED)
         if isinstance(answer, Failure):
-            raise Refused(answer.reason)
+            raise Refused(answer.kind, answer.reason)
         expected = self.assembly.expect(phase, server, party, parcels[party], exchange.context)
         norm = exchange.guard.check(party, answer, expected, parcels[party])
         joined = _joined(phase, self.parties[party], answer) or book.joined[party]
         weight = self.weighting.weight(server, party, joined, answer.statistics)
         if not 0 <= weight < math.inf:
-            raise Refused(f"its weight would be {weight:g}")
+            raise Refused(Kind.WEIGHT, f"its weight would be {weight:g}")
         records.ledger.record(party, "up", answer)
         exchange.aggregator.add(party, answer, weight, norm, parcels[party])
         exchange.norms.append(norm)
+        exchange.refused.pop(party, None)
         if answer.generation:
             book.generations[party] = answer.generation
 
@@ -277,11 +226,12 @@ class Federation:
         """The server state after the answers that counted."""
         step, phase, aggregator, book = exchange.step, exchange.step.phase, exchange.aggregator, records.book
         for party in sorted(exchange.waiting):
-            if party not in exchange.late:
+            if party not in exchange.refused:
+                exchange.refused[party] = Refused(Kind.NO_ANSWER, "no answer")
                 self._note_failure(step, party, "no answer", Failure("no answer"))
-            aggregator.skip(party, exchange.late.get(party, "no answer"))
+            aggregator.skip(party, str(exchange.refused[party]))
         exchange.waiting.clear()
-        self._check_quorum(step, aggregator, len(exchange.parcels))
+        self._check_quorum(exchange)
         if phase.trains and BACKBONE in phase.up and exchange.norms:
             book.norms.append(median(exchange.norms))
         result = aggregator.result()
@@ -313,13 +263,15 @@ class Federation:
         )
         return guard, aggregator
 
-    def _check_quorum(self, step: Step, aggregator: Aggregator, asked: int) -> None:
+    def _check_quorum(self, exchange: Exchange) -> None:
+        step, aggregator, asked = exchange.step, exchange.aggregator, len(exchange.parcels)
         needed = max(1, math.ceil(self.settings.quorum * asked - 1e-9)) if asked else 0
         if asked == 0 and (step.phase.trains or step.phase.counts):
             raise FedVisageError(f"round {step.round}, {step.phase.name}: no party takes part")
         if aggregator.accepted < needed:
             party, reason = next(iter(aggregator.absent.items()))
-            kind = Diverged if all(map(tells_divergence, aggregator.absent.values())) else FedVisageError
+            diverged = all(refused.kind.tells_divergence for refused in exchange.refused.values())
+            kind = Diverged if diverged else FedVisageError
             raise kind(
                 f"round {step.round}, {step.phase.name}: {aggregator.accepted} of {asked} parties counted, "
                 f"{needed} needed; {party}: {reason} (all reasons in {self.folder / 'failures.log'})"

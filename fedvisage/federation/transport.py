@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from fedvisage.core.errors import Kind
 from fedvisage.core.parcel import Parcel
 
 
@@ -15,6 +16,7 @@ class Failure:
 
     reason: str
     detail: str = ""
+    kind: Kind = Kind.FAILED
 
 
 class Transport(Protocol):

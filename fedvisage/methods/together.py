@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from fedvisage.core.errors import DIVERGED, Diverged, FedVisageError
+from fedvisage.core.errors import Diverged, FedVisageError
 from fedvisage.core.method import Party
 from fedvisage.core.parcel import Parcel
 from fedvisage.models import Backbone
@@ -73,7 +73,7 @@ def step_together(
         if not isinstance(batch, Batch):
             found.append(batch)
         elif place not in losses:
-            found.append(Diverged(f"{DIVERGED}: its loss is not finite; lower training.learning_rate"))
+            found.append(Diverged("training diverged: its loss is not finite; lower training.learning_rate"))
         else:
             fit = Fit(float(losses[place].detach()), len(batch.labels), 1)
             found.append(Stepped(method.tidy(heads[place].detach()), fit))

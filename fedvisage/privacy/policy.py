@@ -8,11 +8,11 @@ version cannot meet makes the party refuse; it is never ignored.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from fedvisage.core.errors import FedVisageError, nearest
+from fedvisage.core.errors import FedVisageError, Kind, nearest
 from fedvisage.core.method import Component
 from fedvisage.core.parcel import BACKBONE, BUFFERS, GROUPS, OPTIMISER, PERSONAL, PUBLIC_EMBEDDINGS, STATISTICS, Parcel
 from fedvisage.privacy.table import declared_groups
@@ -27,6 +27,8 @@ UNMET = {
 
 class Refused(FedVisageError):
     """The party's policy does not allow this; nothing left."""
+
+    kind: ClassVar[Kind] = Kind.POLICY
 
 
 class Policy(BaseModel):

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedvisage.config import Training
 from fedvisage.core.codec import State
-from fedvisage.core.errors import DIVERGED, Diverged
+from fedvisage.core.errors import Diverged
 from fedvisage.core.method import Images
 from fedvisage.core.randomness import Streams
 from fedvisage.losses import margin_loss
@@ -122,7 +122,7 @@ class Trainer:
             steps += 1
         mean = float(total) / seen
         if not math.isfinite(mean):
-            raise Diverged(f"{DIVERGED}: the loss is {mean}; lower training.learning_rate")
+            raise Diverged(f"training diverged: the loss is {mean}; lower training.learning_rate")
         return Fit(mean, seen, steps)
 
     def values(self) -> dict[str, Tensor]:

@@ -11,11 +11,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedvisage.core.errors import Kind
 from fedvisage.core.flat import layout, pack_flat
 from fedvisage.core.method import Joined
 from fedvisage.core.parcel import BACKBONE, BUFFERS, OPTIMISER, PRIVATE_EMBEDDINGS, Parcel, Stamp, Tensors
 from fedvisage.core.phase import Phase
-from fedvisage.federation.guard import BLOCK, REST, Guard, Refused, Stale, bound
+from fedvisage.federation.guard import BLOCK, REST, Guard, Refused, bound
 
 STAMP = Stamp(3, "train", 1)
 PHASE = Phase(
@@ -132,8 +133,9 @@ def test_a_stale_answer_is_told_apart_because_the_right_one_may_follow() -> None
     by = guard()
     late = good()
     late.stamp = Stamp(2, "train", 1)
-    with pytest.raises(Stale):
+    with pytest.raises(Refused) as refused:
         check(late, by=by)
+    assert refused.value.kind is Kind.STALE
     assert check(good(), by=by) > 0
 
 

@@ -22,7 +22,7 @@ from fedvisage.core.parcel import BACKBONE, Parcel, Stamp
 from fedvisage.core.phase import VALIDATOR, Phase
 from fedvisage.core.randomness import Streams
 from fedvisage.federation import Event, Failure, InProcess, Workers
-from fedvisage.federation.rounds import schedule
+from fedvisage.federation.schedule import schedule
 from fedvisage.privacy import read_ledger
 
 EVERYBODY = PARTIES | {"vera": "validator", "vic": "validator"}

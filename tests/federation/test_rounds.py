@@ -15,13 +15,13 @@ from toy import PARTIES, ByNumber, MakeToyHost, Outcome, Toy, at, fails, run_toy
 from fedvisage.config import Federation as Settings
 from fedvisage.core.assembly import with_groups
 from fedvisage.core.codec import State, flatten
-from fedvisage.core.errors import Diverged, FedVisageError
+from fedvisage.core.errors import Diverged, FedVisageError, Kind
 from fedvisage.core.method import Component, Context, Party, Result
 from fedvisage.core.parcel import BACKBONE, BUFFERS, OPTIMISER, Parcel, Stamp
 from fedvisage.core.phase import Phase
 from fedvisage.core.randomness import Streams
 from fedvisage.federation import Event, Failure, Federation, InProcess, StateStore
-from fedvisage.federation.rounds import draw_cohort, schedule
+from fedvisage.federation.schedule import draw_cohort, schedule
 from fedvisage.privacy import read_ledger
 
 
@@ -42,6 +42,13 @@ def test_a_round_is_the_weighted_mean_of_the_answers(tmp_path: Path) -> None:
         noise = Streams(1, "parties", 1, party).torch("noise")
         wanted += samples / 60 * (torch.randn(4, generator=noise) + 0.1).double()
     assert torch.allclose(outcome.server[BACKBONE]["w"].double(), wanted, atol=1e-6)
+
+
+class Diverging(Toy):
+    """A toy whose training fails as that of a real method does."""
+
+    def train(self, party: Party, parcel: Parcel) -> Parcel:
+        raise Diverged("the loss is nan")
 
 
 @pytest.fixture(scope="module")
@@ -179,6 +186,28 @@ def test_below_the_quorum_the_run_ends_with_one_line_that_says_who_and_why(tmp_p
     assert "round 2, train, cat: out of memory" in log
     assert run_toy(tmp_path).book.step == 4
     assert same_state(run_toy(tmp_path / "clean").server, run_toy(tmp_path).server)
+
+
+def test_no_words_of_a_party_end_a_run_as_diverged(tmp_path: Path) -> None:
+    """What a failure says is for people to read: the kind that came with it decides."""
+
+    def lose(party: str, sent: Parcel, answer: Any) -> list[Any]:
+        words = "training diverged: a disk beyond the bound is not finite, and too large to measure"
+        return [(party, Failure(words, kind=kind) if sent.stamp.round == 2 else answer)]
+
+    kind = Kind.FAILED
+    with pytest.raises(FedVisageError, match="0 of 3 parties counted") as error:
+        run_toy(tmp_path / "words", lose)
+    assert not isinstance(error.value, Diverged)
+    kind = Kind.DIVERGED
+    with pytest.raises(Diverged, match="0 of 3 parties counted"):
+        run_toy(tmp_path / "kind", lose)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_party_whose_training_diverges_says_so_from_any_process(workers: int, tmp_path: Path) -> None:
+    with pytest.raises(Diverged, match="ann: the loss is nan"):
+        run_toy(tmp_path, method=Diverging(), workers=workers)
 
 
 @pytest.mark.parametrize("fault", ["NaN", "beyond the norm bound"])

@@ -19,13 +19,13 @@ from nvflare.apis.controller_spec import ClientTask, Task, TaskCompletionStatus
 from nvflare.apis.fl_constant import FLContextKey
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.controller import Controller
-from nvflare.apis.shareable import Shareable
+from nvflare.apis.shareable import ReservedHeaderKey, Shareable
 from nvflare.apis.signal import Signal
 
 from fedvisage.federation.nvflare import courier
 from fedvisage.federation.nvflare.body import Body
 from fedvisage.federation.nvflare.link import Closed, Link, call
-from fedvisage.federation.nvflare.wire import ANSWER, FAILED, OWN, SHARED, Content
+from fedvisage.federation.nvflare.wire import ANSWER, FAILED, KIND, OWN, SHARED, Content
 
 INTERVAL = 0.05
 """Seconds between looks at what is to be done."""
@@ -124,10 +124,12 @@ class Relay(Controller):
         if isinstance(content, bytes | Body):
             self._outgoing.put(({"kind": "answer", "task": number}, content))
         else:
-            self._fail(number, str(result.get(FAILED) or f"its site answered {result.get_return_code('nothing')}"))
+            reason = str(result.get(FAILED) or f"its site answered {result.get_return_code('nothing')}")
+            self._fail(number, reason, failure=_kind_in(result))
 
-    def _fail(self, number: int, reason: str, gone: bool = False) -> None:
-        self._outgoing.put(({"kind": "failure", "task": number, "reason": reason, "gone": gone}, b""))
+    def _fail(self, number: int, reason: str, gone: bool = False, failure: str = "") -> None:
+        header = {"kind": "failure", "task": number, "reason": reason, "gone": gone, "failure": failure}
+        self._outgoing.put((header, b""))
 
     def _read(self, link: Link) -> None:
         try:
@@ -159,3 +161,9 @@ class Relay(Controller):
         self._outgoing.put(None)
         if self._link is not None:
             self._link.close()
+
+
+def _kind_in(result: Shareable) -> str:
+    """What a site says its failure is; whatever else it sends is for the run to judge."""
+    headers = result.get(ReservedHeaderKey.HEADERS)
+    return str(headers.get(KIND, "")) if isinstance(headers, dict) else ""

@@ -20,12 +20,14 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 
+from fedvisage.core.errors import kind_of
 from fedvisage.core.parcel import Parcel, encode, pieces
 from fedvisage.federation.nvflare import courier
 from fedvisage.federation.nvflare.parts import join_parts
 from fedvisage.federation.nvflare.wire import (
     ANSWER,
     FAILED,
+    KIND,
     OWN,
     PREPARE,
     SHARED,
@@ -77,7 +79,7 @@ class PartyExecutor(Executor):
                     answer[ANSWER] = self._handle(task_name, join_parts(shareable[SHARED], shareable[OWN]))
         except Exception as error:
             self.log_exception(fl_ctx, f"task {task_name} failed")
-            return failed(reason_of(error))
+            return failed(error)
         return answer
 
     def _prepare(self, message: bytes, fl_ctx: FLContext) -> None:
@@ -119,8 +121,9 @@ def _ended_with_its_job(abort_signal: Signal) -> Iterator[None]:
         done.set()
 
 
-def failed(reason: str) -> Shareable:
+def failed(error: Exception) -> Shareable:
     """A result that says why there is no answer; the traceback stays in the site's own log."""
     answer = Shareable()
-    answer[FAILED] = reason
+    answer[FAILED] = reason_of(error)
+    answer.set_header(KIND, str(kind_of(error)))
     return answer

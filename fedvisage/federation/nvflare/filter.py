@@ -17,7 +17,7 @@ from nvflare.apis.shareable import Shareable
 
 from fedvisage.core.parcel import decode
 from fedvisage.federation.nvflare.executor import failed
-from fedvisage.federation.nvflare.wire import ANSWER, FAILED, look, reason_of
+from fedvisage.federation.nvflare.wire import ANSWER, FAILED, look
 from fedvisage.privacy import Policy, Refused
 
 
@@ -34,7 +34,7 @@ class PolicyFilter(Filter):
             self._check(shareable, fl_ctx)
         except Exception as error:
             self.log_error(fl_ctx, f"result held back: {error}")
-            return failed(reason_of(error))
+            return failed(error)
         return shareable
 
     def _check(self, shareable: Shareable, fl_ctx: FLContext) -> None:

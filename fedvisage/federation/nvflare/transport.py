@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from fedvisage.core.errors import FedVisageError
+from fedvisage.core.errors import FedVisageError, reported_kind
 from fedvisage.core.parcel import Parcel, Stamp, decode, pieces, shared_groups
 from fedvisage.federation.nvflare.body import Body
 from fedvisage.federation.nvflare.console import Console, Unreachable, patiently
@@ -93,7 +93,7 @@ class _Job:
     spool: Path
     """Folder of the files in which large parcels are handed over."""
     sites: frozenset[str]
-    prepared: dict[str, str] = field(default_factory=dict)
+    prepared: dict[str, Failure | None] = field(default_factory=dict)
     """Sites that were told of the run, with why they refused, if they did."""
     stuck: dict[str, str] = field(default_factory=dict)
     """Sites that gave no answer, with the reason; nothing more is asked of them in this job."""
@@ -136,7 +136,7 @@ class _Job:
                 continue
             if header.get("gone"):
                 self.stuck[task.party] = str(header["reason"])
-            yield task.party, Failure(str(header["reason"]))
+            yield task.party, Failure(str(header["reason"]), kind=reported_kind(header.get("failure")))
 
     def _too_late(self, tasks: dict[int, _Task], timeout: float | None) -> Iterator[tuple[str, Failure]]:
         now = time.monotonic()
@@ -225,8 +225,10 @@ class NVFlare:
         for party, parcel in list(waiting.items()):
             if party not in job.sites:
                 yield party, Failure(NOT_CONNECTED)
-            elif reason := job.stuck.get(party) or job.prepared[party]:
-                yield party, Failure(reason)
+            elif party in job.stuck:
+                yield party, Failure(job.stuck[party])
+            elif refusal := job.prepared[party]:
+                yield party, refusal
             else:
                 exchanges.setdefault(parcel.stamp, {})[party] = parcel
         for parcels in exchanges.values():
@@ -245,7 +247,7 @@ class NVFlare:
         for party in new:
             job.send(tasks, party, PREPARE, [self._prepare(party)])
         for party, answer in job.collect(tasks, self._timeout):
-            job.prepared[party] = answer.reason if isinstance(answer, Failure) else ""
+            job.prepared[party] = answer if isinstance(answer, Failure) else None
 
     def _renew(self, asked: Mapping[str, Parcel], stamp: Stamp) -> None:
         """Give up a job that lacks a party which could take part in a new one."""

@@ -14,6 +14,8 @@ from fedvisage.federation.nvflare.body import Body
 PREPARE = "prepare"
 """The task that tells a party which run it is asked for; every other task is named after the method's phase."""
 SHARED, OWN, ANSWER, FAILED = "shared", "own", "answer", "failed"
+KIND = "fedvisage-kind"
+"""The header of a result without an answer that says what kind of failure it is."""
 LONGEST_REASON = 500
 
 
