@@ -12,6 +12,7 @@ import numpy as np
 from fedvisage.core.errors import FedVisageError
 from fedvisage.faces.importing.pickles import Array, read_pickle
 from fedvisage.faces.importing.source import UNLABELLED, Source
+from fedvisage.faces.importing.tree import refuse_pointer
 from fedvisage.faces.lists import Listing, PairList
 from fedvisage.faces.records import Indices
 
@@ -59,7 +60,9 @@ def read_bin(path: Path) -> Source:
     try:
         if path.stat().st_size > MOST:
             raise FedVisageError(f"{path} is larger than {MOST:,} bytes")
-        images, same = parse_bin(path.read_bytes())
+        data = path.read_bytes()
+        refuse_pointer(path, data)
+        images, same = parse_bin(data)
     except OSError as error:
         raise FedVisageError(f"cannot read {path}: {error.strerror}") from None
     except FedVisageError as error:
