@@ -72,7 +72,9 @@ class Readers:
         header = struct.pack("<IfQQ", 0, 3.0, 1, 0)
         first = struct.pack("<IfQQ", 2, 0.0, 0, 0) + struct.pack("<2f", 3, 4)
         records = b"".join(map(frame, (first, header + jpeg, header + png, first)))
-        pickled = [pickle.dumps(([jpeg, png], [True]), protocol) for protocol in (0, 2, 3, 4, 5)]
+        columns = [np.frombuffer(data, np.uint8)[:, None] for data in (jpeg, png)]
+        sets = (([jpeg, png], [True]), (columns, [np.True_]), ([bytearray(jpeg), png], np.array([True])))
+        pickled = [pickle.dumps(one, protocol) for protocol in range(6) for one in sets]
         archive = io.BytesIO()
         with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
             packed.writestr("a/1.jpg", jpeg)

@@ -105,20 +105,30 @@ def import_command(
     """Bring a data set in: images, people and the lists of its protocol, with a report of what was left out.
 
     With --format bin and --into, all verification sets of a folder, each to a folder of its own: cfp_fp.bin to cfp-fp.
+    A file that cannot be read is named at the end, and the exit code is 2; the others are imported.
     """
     excluded = frozenset(read_names(str(exclude))) if exclude else frozenset()
     chosen = Selection(size, store, min_images, max_images, excluded, threads)
-    reports = {}
-    for folder, one in _targets(source, kind, out, into).items():
-        name, found = read_source(one, kind, pairs, dict(_domain(text) for text in domains or []))
-        with progress("images", len(found), as_json) as step:
-            report = write_source(found, folder, Report(str(one), name), chosen, step)
+    reports, failed, targets = {}, [], _targets(source, kind, out, into)
+    for folder, one in targets.items():
+        try:
+            name, found = read_source(one, kind, pairs, dict(_domain(text) for text in domains or []))
+            with progress("images", len(found), as_json) as step:
+                report = write_source(found, folder, Report(str(one), name), chosen, step)
+        except FedVisageError as error:
+            if len(targets) == 1:
+                raise
+            failed.append(str(error))
+            continue
         reports[folder.name] = report.table()
         if not as_json:
             print("\n".join(report.lines()))
             print(f"{report.images:,} images of {report.identities:,} people in {folder}")
     if as_json:
         show_json(reports if into else report.table())
+    if failed:
+        which = f"{len(failed)} of {len(targets)} sets were not imported: {'; '.join(failed)}"
+        raise FedVisageError(f"{which}. Import them one by one with --out once the files are whole")
 
 
 def _targets(source: Path, kind: str | None, out: Path | None, into: Path | None) -> dict[Path, Path]:

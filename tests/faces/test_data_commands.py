@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from PIL import Image
 
 from fedvisage.cli import main
+from fedvisage.faces.decoding import encode
 from fedvisage.faces.inspection import bars, histogram
 from fedvisage.faces.partition import Partition
 
@@ -135,3 +137,22 @@ def test_bars_and_histograms() -> None:
     assert histogram(np.array([1, 1, 2, 7, 1000])) == {
         "1": 2, "2": 1, "3-4": 0, "5-9": 1, "10-19": 0, "20-49": 0, "50-99": 0, "100-199": 0, "200-499": 0, "500+": 1
     }  # fmt: skip
+
+
+def test_one_bad_verification_set_is_named_and_the_others_are_imported(fedvisage: Any, tmp_path: Path) -> None:
+    pixels = np.random.default_rng(1).integers(0, 256, (4, 24, 24, 3), dtype=np.uint8)
+    images = [np.frombuffer(encode(image), np.uint8)[:, None] for image in pixels]
+    for name in ("agedb_30", "cfp_fp", "lfw"):
+        (tmp_path / f"{name}.bin").write_bytes(pickle.dumps((images, [True, False]), 3))
+    (tmp_path / "cfp_fp.bin").write_bytes((tmp_path / "cfp_fp.bin").read_bytes()[:-9])
+    words = ("data", "import", tmp_path, "--format", "bin", "--into")
+    code, out, err = fedvisage(*words, tmp_path / "sets")
+    assert code == 2
+    assert "1 of 3 sets were not imported" in err
+    assert "cfp_fp.bin is no verification set" in err
+    assert err.count("\n") == 1
+    assert out.count("4 images of 1 people") == 2
+    assert sorted(path.name for path in (tmp_path / "sets").iterdir()) == ["agedb-30", "lfw"]
+    code, out, err = fedvisage(*words, tmp_path / "again", "--json")
+    assert (code, sorted(json.loads(out))) == (2, ["agedb-30", "lfw"])
+    assert "cfp_fp.bin" in err

@@ -3,7 +3,8 @@
 A record is a magic number, a word with its length (29 bits) and which part of a whole it is (3 bits), and its bytes,
 padded to four. Content that holds the magic number on a boundary of four bytes is cut there into parts, and reading
 puts the number back. A record's content is a header (flag, label, two ids), `flag` labels more if the flag is not 0,
-and an image. Record 0 of InsightFace's sets holds no image: it says where the images end and people's records begin.
+and an image. Record 0 of InsightFace's sets is no image: it says where the images end and people's records begin;
+FedFR's scripts leave an image in it. Where there is no `.idx`, the first id of a header is the record's number.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedvisage.core.errors import FedVisageError
 from fedvisage.faces.decoding import MOST_BYTES
 from fedvisage.faces.importing.source import Source
+from fedvisage.faces.importing.tree import refuse_pointer
 from fedvisage.faces.records import Indices
 
 MAGIC = 0xCED7230A
@@ -27,6 +30,10 @@ _MAGIC = struct.pack("<I", MAGIC)
 _HEADER = struct.Struct("<IfQQ")
 _WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
 _LENGTH = (1 << 29) - 1
+_HEAD = 4096
+"""Bytes of a record that are read for its labels."""
+_NO_IMAGE = 32
+"""Bytes behind the labels that are no image yet."""
 
 
 class RecordFile:
@@ -37,6 +44,7 @@ class RecordFile:
         try:
             self._file = os.open(path, os.O_RDONLY)
             self.bytes = os.fstat(self._file).st_size
+            refuse_pointer(path, os.pread(self._file, 64, 0))
         except OSError as error:
             raise FedVisageError(f"cannot read {path}: {error.strerror}") from None
 
@@ -76,12 +84,16 @@ class RecordFile:
             raise FedVisageError(f"{self.path}: no record begins at byte {offset:,}")
         return word >> 29, word & _LENGTH
 
+    def end(self, offset: int) -> int:
+        """Where the record that begins here ends, and the next one begins."""
+        return self._read(offset, 0)[1]
+
     def scan(self) -> list[int]:
         """Where each record begins, found by walking through the file."""
         offsets, offset = [], 0
         while offset < self.bytes:
             offsets.append(offset)
-            _, offset = self._read(offset, 0)
+            offset = self.end(offset)
         return offsets
 
 
@@ -91,20 +103,20 @@ def unpack(content: bytes, where: str) -> tuple[tuple[float, ...], int]:
         raise FedVisageError(f"{where} is too short to have a header")
     flag, label, _, _ = _HEADER.unpack_from(content)
     end = _HEADER.size + 4 * flag
+    if flag > 1_000_000 and content[:1] == b"\n":
+        raise FedVisageError(f"{where} is one of SageMaker's protobuf records, and only MXNet's records are read")
     if flag > 1_000_000 or end > len(content):
         raise FedVisageError(f"{where} is too short for its {flag:,} labels")
     return (struct.unpack_from(f"<{flag}f", content, _HEADER.size) if flag else (label,)), end
 
 
 def read_recordio(path: Path) -> Source:
-    """A source of the images of `path` (a `.rec` file, or the folder it is in)."""
+    """A source of the images of `path` (a `.rec` file, or a folder that has one in it or below)."""
     rec = _find(path)
     file = RecordFile(rec)
-    offsets = _index(rec, file)
-    first = unpack(file.read(offsets[0]), f"{rec}, record 0")[0] if offsets else ()
-    places = np.array(offsets, dtype=np.int64)
-    if len(first) >= 2 and 1 <= first[0] <= len(offsets) and len(file.read(offsets[0])) <= 64:
-        places = places[1 : int(first[0])]
+    keys, places = _index(rec, file)
+    if len(keys):
+        places = places[_of_images(file, keys, places)]
     if not len(places):
         raise FedVisageError(f"there are no images in {rec}")
     numbers = _labels(file, places)
@@ -162,21 +174,29 @@ def frame(content: bytes) -> bytes:
 
 
 def _find(path: Path) -> Path:
+    if path.suffix.lower() == ".zip" and path.is_file():
+        said = f"unzip '{path}' -d '{path.with_suffix('')}'"
+        raise FedVisageError(f"{path}: records are not read inside an archive. Unpack it: {said}")
     if path.is_file():
         return path
-    found = sorted(path.glob("*.rec"))
+    found = sorted(path.glob("*.rec")) or sorted(path.rglob("*.rec"))
     if len(found) != 1:
-        names = ", ".join(entry.name for entry in found) or "none"
-        raise FedVisageError(f"{path} should hold one .rec file and holds {names}: name the file")
+        names = ", ".join(str(entry.relative_to(path)) for entry in found[:5]) or "none"
+        more = f" and {len(found) - 5:,} more" if len(found) > 5 else ""
+        raise FedVisageError(f"{path} should hold one .rec file and holds {names}{more}: name the file")
     return found[0]
 
 
-def _index(rec: Path, file: RecordFile) -> list[int]:
-    """Where each record begins, in the order of their keys; by walking through the file where there is no index."""
+def _index(rec: Path, file: RecordFile) -> tuple[Indices, Indices]:
+    """The number of each record, ascending, and where it begins; by walking through the file where no index is."""
     idx = rec.with_suffix(".idx")
+    if file.bytes:
+        unpack(file.read(0, _HEAD), f"{rec}, record 0")
     if not idx.exists():
-        return file.scan()
+        return _walk(file)
     try:
+        with idx.open("rb") as head:
+            refuse_pointer(idx, head.read(64))
         table = np.loadtxt(idx, dtype=np.int64, ndmin=2, comments=None) if idx.stat().st_size else np.empty((0, 2), int)
     except (OSError, ValueError, OverflowError) as error:
         raise FedVisageError(f"cannot read {idx}: {error}") from None
@@ -184,21 +204,75 @@ def _index(rec: Path, file: RecordFile) -> list[int]:
         raise FedVisageError(f"{idx} should hold a key and a place per line")
     if len(table) and not 0 <= table[:, 1].min() <= table[:, 1].max() < file.bytes:
         raise FedVisageError(f"{idx} names places beyond the end of {rec.name}: is one of them truncated?")
-    order = np.argsort(table[:, 0], kind="stable")
-    places: list[int] = table[order, 1].tolist()
-    return places
+    begins = np.sort(table[:, 1])
+    ends = np.array([file.end(place) for place in begins.tolist()], np.int64)
+    wrong = np.flatnonzero(np.append(begins, file.bytes) != np.append(0, ends))
+    if len(table) and len(wrong):
+        place = np.append(0, ends)[wrong[0]]
+        said = f"{idx} does not name the record of {rec.name} at byte {place:,} once: is one of them truncated?"
+        raise FedVisageError(f"{said} Without {idx.name}, all records are read")
+    table = table[np.argsort(table[:, 0], kind="stable")]
+    return table[:, 0], table[:, 1]
+
+
+def _walk(file: RecordFile) -> tuple[Indices, Indices]:
+    """Records by their ids, or in their order in the file where the ids tell nothing."""
+    places = np.array(file.scan(), dtype=np.int64)
+    keys = np.empty(len(places), np.int64)
+    for number, place in enumerate(places.tolist()):
+        head = file.read(place, _HEADER.size)
+        if len(head) < _HEADER.size:
+            raise FedVisageError(f"{file.path}, record {number:,} is too short to have a header")
+        keys[number] = min(_HEADER.unpack_from(head)[2], 2**62)
+    if len(np.unique(keys)) < len(keys):
+        return np.arange(len(places)), places
+    order = np.argsort(keys)
+    return keys[order], places[order]
+
+
+def _of_images(file: RecordFile, keys: Indices, places: Indices) -> NDArray[np.bool_]:
+    """Which records are images: record 0 and those behind the images are not, where record 0 says where they end.
+
+    It says so where it has two labels or more and either no image or more labels than record 1.
+    """
+    everything = np.ones(len(keys), bool)
+    content = file.read(int(places[0]), _HEAD)
+    labels, start = unpack(content, f"{file.path}, record {keys[0]}")
+    if keys[0] != 0 or len(labels) < 2:
+        return everything
+    if len(content) - start > _NO_IMAGE:
+        next_labels = (
+            unpack(file.read(int(places[1]), _HEAD), f"{file.path}, record {keys[1]}")[0] if len(keys) > 1 else ()
+        )
+        if not 0 < len(next_labels) < len(labels):
+            return everything
+    chosen = (keys >= 1) & (keys < labels[0])
+    if not 1 <= labels[0] <= keys[-1] + 1 or chosen.sum() != int(labels[0]) - 1:
+        said = f"its record 0 speaks of {labels[0] - 1:,.0f} images, and there are {chosen.sum():,} of them"
+        raise FedVisageError(f"{file.path}: {said}. Is it or its .idx truncated?")
+    return chosen
 
 
 def _labels(file: RecordFile, places: Indices) -> Indices:
     """The person of each record; only the headers are read."""
     labels = np.empty(len(places), np.int64)
     for number, place in enumerate(places.tolist()):
-        content = file.read(place, 1024)
-        label = unpack(content, f"{file.path}, image {number + 1}")[0][0]
+        some = unpack(file.read(place, _HEAD), f"{file.path}, image {number + 1}")[0]
+        if _is_detection(some):
+            raise FedVisageError(f"{file.path}, image {number + 1}: its labels are boxes of objects, and not a person")
+        label = some[0]
         if not 0 <= label < 2**24 or label != int(label):
             raise FedVisageError(f"{file.path}, image {number + 1}: {label} is no number of a person")
         labels[number] = int(label)
     return labels
+
+
+def _is_detection(labels: tuple[float, ...]) -> bool:
+    """Whether labels are MXNet's for detection: widths of their header and of an object, and objects of that width."""
+    if len(labels) < 7 or not all(2 <= width < 1000 and width == int(width) for width in labels[:2]):
+        return False
+    header, width = int(labels[0]), int(labels[1])
+    return width >= 5 and len(labels) > header and (len(labels) - header) % width == 0
 
 
 def _names(rec: Path, people: list[int]) -> tuple[tuple[str, ...], list[str]]:

@@ -25,6 +25,12 @@ def safe_path(text: str, where: str) -> str:
     return posixpath.normpath(path)
 
 
+def refuse_pointer(path: Path, head: bytes) -> None:
+    """Refuse a file that begins like the pointers that git-LFS leaves where a file was not fetched."""
+    if head.startswith(b"version https://git-lfs"):
+        raise FedVisageError(f"{path} is a git-LFS pointer, not the file itself: fetch it with 'git lfs pull'")
+
+
 class Tree(Protocol):
     """Files by their path relative to the top, with slashes."""
 
@@ -96,6 +102,8 @@ class Archive:
     def __init__(self, path: Path) -> None:
         self.name = str(path)
         try:
+            with path.open("rb") as file:
+                refuse_pointer(path, file.read(64))
             self._zip = zipfile.ZipFile(path)
             entries = [entry for entry in self._zip.infolist() if not entry.is_dir()]
         except Exception as error:  # a damaged archive may raise anything, such as IndexError for a file without a name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -43,3 +44,19 @@ def shows(faces: FaceSet, index: int, number: int) -> bool:
     """Whether an image of the set is the one made with this number."""
     pixels = faces.images.read(np.array([index]))[0].astype(int)
     return bool(np.abs(pixels - np.array(colour_of(number))).max() <= 3)
+
+
+def damage(data: bytes, chance: random.Random) -> bytes:
+    """The file cut off, with other bytes, or with line ends as a careless copy has them."""
+    place = chance.randrange(len(data))
+    match chance.randrange(5):
+        case 0:
+            return data[:place]
+        case 1:
+            return data[:place] + bytes([chance.randrange(256)]) + data[place + 1 :]
+        case 2:
+            return data[:place] + data[place + chance.randrange(1, 9) :]
+        case 3:
+            return data.replace(b"\n", b"\r\n") if chance.random() < 0.5 else b"\xef\xbb\xbf" + data
+        case _:
+            return data[:place] + chance.randbytes(chance.randrange(1, 9)) + data[place:]

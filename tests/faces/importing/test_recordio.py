@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import random
 import struct
+import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
-from dataset_files import bring_in, image, shows
+from dataset_files import bring_in, damage, image, shows
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedvisage.core.errors import FedVisageError
+from fedvisage.faces.importing import read_source
 from fedvisage.faces.importing.recordio import MAGIC, RecordFile, frame, read_recordio, write_recordio
 
 MAGIC_BYTES = struct.pack("<I", MAGIC)
@@ -104,6 +108,151 @@ def test_labels_may_be_arrays_and_there_may_be_no_first_record(tmp_path: Path) -
     source = read_recordio(tmp_path)
     assert (source.names, source.labels.tolist()) == (("00004",), [0, 0])
     assert source.read(1) == image(2)
+
+
+def record(labels: tuple[float, ...], key: int, data: bytes) -> bytes:
+    """As MXNet packs it: one label stands in the header, several behind it."""
+    if len(labels) == 1:
+        return struct.pack("<IfQQ", 0, labels[0], key, 0) + data
+    return struct.pack("<IfQQ", len(labels), 0.0, key, 0) + struct.pack(f"<{len(labels)}f", *labels) + data
+
+
+def put_records(folder: Path, records: dict[int, bytes], index: bool = True) -> Path:
+    """Records in this order in the file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    whole, lines = b"", ""
+    for key, content in records.items():
+        lines += f"{key}\t{len(whole)}\n"
+        whole += frame(content)
+    (folder / "train.rec").write_bytes(whole)
+    if index:
+        (folder / "train.idx").write_text(lines)
+    return folder
+
+
+@pytest.mark.parametrize("index", [True, False])
+@pytest.mark.parametrize(("labels", "data"), [((7.0, 3.0), image(6)), ((7.0, 3.0, 30.0), b""), ((7.0, 3.0), b"")])
+def test_parts_of_ms1m_as_fedfrs_scripts_write_them(
+    tmp_path: Path, labels: tuple[float, ...], data: bytes, index: bool
+) -> None:
+    """Record 0 comes last in the file and says: 7 is the first number behind the images, 3 people. It may have one
+    of the images in it, which is nobody's."""
+    people = [0, 0, 1, 1, 1, 2]
+    records = {key: record((float(person),), key, image(key)) for key, person in enumerate(people, 1)}
+    source = read_recordio(put_records(tmp_path, {**records, 0: record(labels, 0, data)}, index))
+    assert (source.names, source.labels.tolist()) == (("00000", "00001", "00002"), people)
+    assert [source.read(number) for number in range(6)] == [image(key) for key in range(1, 7)]
+
+
+@pytest.mark.parametrize("index", [True, False])
+def test_the_layout_of_face2rec2_needs_no_index(tmp_path: Path, index: bool) -> None:
+    """Images with labels (person, aligned), then record 0, then the people's ranges; names from the list."""
+    people = [4, 4, 9, 9]
+    records = {key: record((float(person), 1.0), key, image(key)) for key, person in enumerate(people, 1)}
+    records[0] = record((5.0, 7.0), 0, b"")
+    records |= {5: record((1.0, 3.0), 5, b""), 6: record((3.0, 5.0), 6, b"")}
+    put_records(tmp_path / "faces_x", records, index)
+    names = {4: "Ann", 9: "Bob"}
+    lines = [f"1\t/data/{names[person]}/{key}.jpg\t{person}\n" for key, person in enumerate(people, 1)]
+    (tmp_path / "faces_x" / "train.lst").write_text("".join(lines))
+    faces, report = bring_in(tmp_path, tmp_path / "out")  # one level above the file
+    assert (faces.names, faces.labels.tolist()) == (("Ann", "Bob"), [0, 0, 1, 1])
+    assert (report.found, report.unreadable, report.notes) == (4, [], [])
+
+
+def test_without_an_index_ids_that_tell_nothing_leave_the_order(tmp_path: Path) -> None:
+    records = {key: record((float(key // 2),), 0, image(key)) for key in range(4)}
+    source = read_recordio(put_records(tmp_path, records, index=False))
+    assert source.labels.tolist() == [0, 0, 1, 1]
+
+
+def test_an_index_that_lost_images_is_noticed(folder: Path) -> None:
+    lines = (folder / "train.idx").read_text().splitlines()
+    for kept in (lines[:5], [*lines[:3], *lines[4:]], lines[1:], [*lines, lines[-1]]):
+        (folder / "train.idx").write_text("\n".join(kept))
+        with pytest.raises(FedVisageError, match=r"train\.idx does not name the record of train\.rec at byte .* once"):
+            read_recordio(folder)
+
+
+def test_a_file_that_ends_between_two_records_is_noticed(folder: Path) -> None:
+    (folder / "train.idx").unlink()
+    file = RecordFile(folder / "train.rec")
+    (folder / "train.rec").write_bytes((folder / "train.rec").read_bytes()[: file.scan()[4]])
+    with pytest.raises(FedVisageError, match="record 0 speaks of 6 images, and there are 3 of them"):
+        read_recordio(folder)
+
+
+def test_boxes_of_objects_are_not_people(tmp_path: Path) -> None:
+    """Labels as MXNet packs them for detection, from a public list: widths 4 and 5, the picture's size, one object."""
+    labels = (4.0, 5.0, 780.0, 438.0, 0.0, 0.00641, 0.01142, 0.71795, 1.25571)
+    with pytest.raises(FedVisageError, match="image 1: its labels are boxes of objects, and not a person"):
+        read_recordio(put_records(tmp_path, {key: record(labels, key, image(key)) for key in range(3)}))
+
+
+REAL = Path(os.environ.get("FEDVISAGE_DATA", Path(__file__).parents[4] / "shared" / "data")) / "lists" / "recordio"
+real = pytest.mark.skipif(not REAL.is_dir(), reason="no real lists: set FEDVISAGE_DATA")
+
+
+@real
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        (
+            "lfs-pointer/train.rec",
+            r"train\.rec is a git-LFS pointer, not the file itself: fetch it with 'git lfs pull'",
+        ),
+        (
+            "sagemaker-protobuf.rec",
+            "record 0 is one of SageMaker's protobuf records, and only MXNet's records are read",
+        ),
+    ],
+)
+def test_files_that_are_no_records_of_images_are_told_for_what_they_are(name: str, says: str) -> None:
+    with pytest.raises(FedVisageError, match=says):
+        read_recordio(REAL / name)
+
+
+def test_an_archive_with_records_is_to_be_unpacked(folder: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "faces.zip", "w") as archive:
+        archive.write(folder / "train.rec", "faces/train.rec")
+    with pytest.raises(
+        FedVisageError, match=r"not read inside an archive. Unpack it: unzip '.*faces\.zip' -d '.*/faces'"
+    ):
+        read_source(tmp_path / "faces.zip", None, None, {})
+
+
+IDX = sorted(REAL.rglob("*.idx"))
+
+
+@real
+@pytest.mark.parametrize("idx", IDX, ids=lambda path: path.parents[0].name)
+def test_real_indices_and_lists_are_followed_and_damage_never_loses_an_image_unsaid(idx: Path, tmp_path: Path) -> None:
+    """Drawn images in the order of a public repository's index, with the labels of its list."""
+    lst = idx.with_suffix(".lst")
+    rows = [line.split("\t") for line in lst.read_text().splitlines()] if lst.exists() else []
+    labels = {int(row[0]): tuple(map(float, row[1:-1])) for row in rows}
+    keys = [int(line.split("\t")[0]) for line in idx.read_text().splitlines()]
+    put_records(tmp_path, {key: record(labels.get(key, (key % 5.0,)), key, image(key)) for key in keys})
+    if rows:
+        (tmp_path / "train.lst").write_bytes(lst.read_bytes())
+    if rows and len(rows[0]) > 3:
+        with pytest.raises(FedVisageError, match="boxes of objects"):
+            read_recordio(tmp_path)
+        return
+    source = read_recordio(tmp_path)
+    assert [source.read(number) for number in range(len(source))] == [image(key) for key in sorted(keys)]
+    assert not rows or source.names == ("man", "woman")
+    chance = random.Random(1)
+    for path in list(tmp_path.iterdir()):
+        good = path.read_bytes()
+        for _ in range(100 if path.suffix == ".rec" else 1000):
+            path.write_bytes(damage(good, chance))
+            try:
+                assert len(read_recordio(tmp_path)) == len(keys)
+            except FedVisageError as error:
+                assert "\n" not in str(error)  # noqa: PT017
+                assert str(tmp_path) in str(error)  # noqa: PT017
+        path.write_bytes(good)
 
 
 def test_a_property_file_that_says_otherwise_is_noted(folder: Path) -> None:
