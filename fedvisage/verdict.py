@@ -24,7 +24,7 @@ from fedvisage.faces.faceset import Faces, FaceSet
 from fedvisage.faces.shares import Share
 from fedvisage.models import Backbone
 from fedvisage.scoring import Score, TestSet
-from fedvisage.training import embed_images
+from fedvisage.training import embed_images, sum_of_people
 
 START, ALONE, CENTRAL = "start", "alone", "central"
 NAMES = {START: "the start", ALONE: "a party alone", CENTRAL: "pooling all images"}
@@ -44,20 +44,17 @@ def training_centre(model: Backbone, faces: FaceSet, shares: Sequence[Share]) ->
 
     A person at two parties counts at both, as in a sum over parties. Of a party without labels each image counts.
     """
-    total, people = np.zeros(model.metadata.embedding_size), 0
+    total = np.zeros(model.metadata.embedding_size + 1)
     for share in shares:
         if not share.train or share.role == VALIDATOR:
             continue
         own = Faces(faces, share.train, labelled=share.role != TARGET)
-        unit = embed_images(model, own, flip=False, normalise=True).astype(np.float64)
         if own.labels is None:
-            total, people = total + unit.sum(axis=0), people + len(unit)
-            continue
-        sums = np.zeros((own.classes, unit.shape[1]))
-        np.add.at(sums, own.labels, unit)
-        total += (sums / np.bincount(own.labels, minlength=own.classes)[:, None]).sum(axis=0)
-        people += own.classes
-    return total / people if people else None
+            unit = embed_images(model, own, flip=False, normalise=True).astype(np.float64)
+            total += np.append(unit.sum(axis=0), len(unit))
+        else:
+            total += sum_of_people(model, own, flip=False).numpy()
+    return total[:-1] / total[-1] if total[-1] else None
 
 
 def judged(

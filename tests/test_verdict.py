@@ -63,7 +63,8 @@ def test_the_control_of_a_start_that_nobody_trained_is_a_party_alone():
 
 def test_the_sentence_says_what_the_interval_allows():
     start = model(0.40)
-    helps = run_answer({"start": start, "fedavg": model(0.50, influence=SWINGS), "central": model(0.60)}, "fedavg", True)
+    better = {"start": start, "fedavg": model(0.50, influence=SWINGS), "central": model(0.60)}
+    helps = run_answer(better, "fedavg", True)
     # the standard error is 0.01 * sqrt(100 / 99); the share's interval is that of the gain over the gap of 0.2
     assert helps["sentence"].startswith("Federating helps: fedavg accepts 50.0% of genuine pairs")
     assert "10.0 points (95% interval 8." in helps["sentence"]

@@ -39,13 +39,13 @@ def embed_images(
     return out
 
 
-def sum_of_people(model: Backbone, faces: Images, people: NDArray[np.bool_] | None = None) -> Tensor:
+def sum_of_people(model: Backbone, faces: Images, people: NDArray[np.bool_] | None = None, flip: bool = True) -> Tensor:
     """The sum of people's mean unit embeddings and, as the last number, how many people these are (d + 1,), float64.
 
-    Of those among the classes (C,) for whom `people` is true; by default of all. Mirrored images are added.
+    Of those among the classes (C,) for whom `people` is true; by default of all. `flip` adds mirrored images.
     """
     assert faces.labels is not None
-    unit = embed_images(model, faces, normalise=True, centre=NO_CENTRE).astype(np.float64)
+    unit = embed_images(model, faces, flip, normalise=True, centre=NO_CENTRE).astype(np.float64)
     sums = np.zeros((faces.classes, unit.shape[1]))
     np.add.at(sums, faces.labels, unit)
     images = np.bincount(faces.labels, minlength=faces.classes)

@@ -72,7 +72,8 @@ def rows(rng, people, seeds, means, shared=True):
 def test_differences_and_share_are_the_definitions():
     method, control, upper = rows(np.random.default_rng(2), 200, 3, (0.5, 0.4, 0.7))
     found = answer(method, control, upper)
-    mean = {name: np.mean([one.score for one in row]) for name, row in zip("mcu", (method, control, upper), strict=True)}
+    each = zip("mcu", (method, control, upper), strict=True)
+    mean = {name: np.mean([one.score for one in row]) for name, row in each}
     assert found.gain.value == pytest.approx(mean["m"] - mean["c"])
     assert found.gap.value == pytest.approx(mean["u"] - mean["c"])
     assert found.shortfall.value == pytest.approx(mean["u"] - mean["m"])
