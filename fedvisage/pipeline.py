@@ -54,7 +54,7 @@ from fedvisage.report import write_report
 from fedvisage.runfolder import RunResult, prepare_folder, refuse_recipe_inside, set_aside
 from fedvisage.scoring import Score, TestSet, headline, mean_score, open_test
 from fedvisage.training import choose_device, rates_of, threads
-from fedvisage.verdict import conclusion, judged, mean_judged, training_centre
+from fedvisage.verdict import EVERYBODY, conclusion, judged, mean_judged, training_centres
 
 Watch = Callable[[Event], None]
 EVALUATION = "evaluation.json"
@@ -195,8 +195,11 @@ class _Run:
         """
         score = test.score(model, curve=True)
         shares = [share for name, share in self.partition.parties.items() if party in ("", name)]
-        centre = None if self.hosting else training_centre(model, self.faces, shares)
-        return score | {"people": judged(model, test, self.validation, centre)}
+        centres = {} if self.hosting else training_centres(model, self.faces, shares)
+        found = judged(model, test, self.validation, centres)
+        for domain, own in score.get("domains", {}).items():
+            own["people"] = found[domain]
+        return score | {"people": found[EVERYBODY]}
 
     def _partition(self) -> Partition:
         path = self.folder / "partition.json"

@@ -69,6 +69,12 @@ class RunResult:
         return found
 
     @property
+    def answers(self) -> Mapping[str, Mapping[str, Any]]:
+        """The answers domain by domain, where the test people are of several."""
+        found: Mapping[str, Mapping[str, Any]] = self.evaluation.get("answers", {})
+        return found
+
+    @property
     def warnings(self) -> Sequence[str]:
         """What would mislead a reader of the scores."""
         found: Sequence[str] = self.evaluation.get("warnings", ())

@@ -17,7 +17,18 @@ from numpy.typing import NDArray
 
 from fedvisage.config import Recipe
 from fedvisage.core.phase import TARGET, VALIDATOR
-from fedvisage.evaluation.gap import CENTRED, RAW, Answer, Estimate, Measured, answer, centred, counted_images, measured
+from fedvisage.evaluation.gap import (
+    CENTRED,
+    OWN,
+    RAW,
+    Answer,
+    Estimate,
+    Measured,
+    answer,
+    centred,
+    counted_images,
+    measured,
+)
 from fedvisage.evaluation.influence import packed, unpacked
 from fedvisage.evaluation.spread import spread
 from fedvisage.faces.faceset import Faces, FaceSet
@@ -26,8 +37,18 @@ from fedvisage.models import Backbone
 from fedvisage.scoring import Score, TestSet
 from fedvisage.training import embed_images, sum_of_people
 
+Floats = NDArray[np.float64]
+
+EVERYBODY = ""
+"""In the place of a domain's name."""
 START, ALONE, CENTRAL = "start", "alone", "central"
 NAMES = {START: "the start", ALONE: "a party alone", CENTRAL: "pooling all images"}
+
+CALLED = {
+    RAW: "",
+    CENTRED: " centred on the training people",
+    OWN: " centred on its own domain's training people",
+}
 
 COARSE = 0.005
 """Accuracy that a grid of thresholds may lose before that is said."""
@@ -39,45 +60,75 @@ APART = 0.005
 """Differences of accuracy and of TAR that count as a direction."""
 
 
-def training_centre(model: Backbone, faces: FaceSet, shares: Sequence[Share]) -> NDArray[np.float64] | None:
+def training_centres(model: Backbone, faces: FaceSet, shares: Sequence[Share]) -> dict[str, Floats]:
     """Return the mean (d,), over the parties' training people, of each person's mean unit embedding by this model.
 
-    A person at two parties counts at both, as in a sum over parties. Of a party without labels each image counts.
+    Under `EVERYBODY` that of all; where the faces have several domains, also that of each domain under its name. A
+    person at two parties counts at both, as in a sum over parties. Of a party without labels each image counts.
     """
-    total = np.zeros(model.metadata.embedding_size + 1)
+    sums: dict[str, Floats] = {}
     for share in shares:
-        if not share.train or share.role == VALIDATOR:
+        train = np.asarray(share.train, np.int64)
+        if not len(train) or share.role == VALIDATOR:
             continue
-        own = Faces(faces, share.train, labelled=share.role != TARGET)
-        if own.labels is None:
-            unit = embed_images(model, own, flip=False, normalise=True).astype(np.float64)
-            total += np.append(unit.sum(axis=0), len(unit))
-        else:
-            total += sum_of_people(model, own, flip=False).numpy()
-    return total[:-1] / total[-1] if total[-1] else None
+        domain = faces.domain[train] if faces.domain is not None else np.zeros(len(train), np.int64)
+        for number in np.unique(domain):
+            own = Faces(faces, train[domain == number], labelled=share.role != TARGET)
+            if own.labels is None:
+                unit = embed_images(model, own, flip=False, normalise=True).astype(np.float64)
+                part = np.append(unit.sum(axis=0), len(unit))
+            else:
+                part = sum_of_people(model, own, flip=False).numpy()
+            for name in {EVERYBODY, faces.domains[number] if len(faces.domains) > 1 else EVERYBODY}:
+                sums[name] = sums.get(name, 0) + part
+    return {name: total[:-1] / total[-1] for name, total in sums.items()}
 
 
 def judged(
-    model: Backbone, test: TestSet, validation: TestSet | None, centre: NDArray[np.float64] | None
-) -> dict[str, Any]:
-    """Return a model's score by variant with each test person's influence, and how much room its embeddings use."""
-    found: dict[str, Any] = {"test": {}, "validation": {}, "influence": {}}
+    model: Backbone, test: TestSet, validation: TestSet | None, centres: Mapping[str, Floats]
+) -> dict[str, dict[str, Any]]:
+    """Return a model's score by variant with each test person's influence, and how much room its embeddings use.
+
+    Under `EVERYBODY` over all test people, and under the name of each domain that the test has.
+    """
+    found: dict[str, dict[str, Any]] = {
+        part: {"test": {}, "validation": {}, "influence": {}} for part in (EVERYBODY, *test.domains)
+    }
     for name, people in (("test", test), ("validation", validation)):
         if people is None:
             continue
-        chosen = counted_images(people.labels, people.faces.names)
-        labels = people.labels[chosen]
-        embeddings = embed_images(model, people.faces, flip=False, normalise=True)[chosen]
-        if name == "test":
-            found["spread"] = asdict(spread(embeddings, labels))
-        for variant in (RAW, CENTRED) if centre is not None else (RAW,):
-            moved = centred(embeddings, centre) if variant == CENTRED and centre is not None else embeddings
-            one = measured(moved, labels)
-            if one is not None:
-                found[name][variant] = one.score
-                if name == "test":
-                    found["influence"][variant] = packed(one.influence)
+        embeddings = embed_images(model, people.faces, flip=False, normalise=True)
+        for part, record in found.items():
+            images = people.domains[part].images if part in people.domains else np.arange(len(people.labels))
+            if part == EVERYBODY or part in people.domains:
+                _score(record, name, embeddings[images], people.labels[images], people.faces.names, part, centres)
     return found
+
+
+def _score(
+    record: dict[str, Any],
+    name: str,
+    embeddings: NDArray[np.float32],
+    labels: NDArray[np.int64],
+    names: Sequence[str],
+    part: str,
+    centres: Mapping[str, Floats],
+) -> None:
+    """Add the scores of some people to a record, under `test` or `validation`."""
+    chosen = counted_images(labels, names)
+    unit, identity = embeddings[chosen], labels[chosen]
+    if name == "test":
+        record["spread"] = asdict(spread(unit, identity))
+    moved = {RAW: unit}
+    for variant, centre in ((CENTRED, EVERYBODY), (OWN, part)):
+        if centre in centres and (variant == CENTRED or part != EVERYBODY):
+            moved[variant] = centred(unit, centres[centre])
+    for variant, values in moved.items():
+        one = measured(values, identity)
+        if one is not None:
+            record[name][variant] = one.score
+            if name == "test":
+                record["influence"][variant] = packed(one.influence)
 
 
 def mean_judged(each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -98,11 +149,16 @@ def chosen_variant(row: Mapping[str, Any]) -> str:
 
 
 def conclusion(scores: Mapping[str, Score], recipe: Recipe) -> dict[str, Any]:
-    """Return what `evaluation.json` keeps beside the scores: the `answer`, None without one, and `warnings`."""
+    """Return what `evaluation.json` keeps beside the scores: the `answer` and those by domain, and `warnings`."""
     method = recipe.method["name"]
     trained = recipe.backbone.start is not None or recipe.pretrain.epochs > 0
     found = run_answer(scores, method, trained)
-    return {"answer": found, "warnings": warnings(scores, method, found, recipe.evaluation.rule)}
+    said = warnings(scores, method, found, recipe.evaluation.rule)
+    domains = {}
+    for domain in scores.get(method, {}).get("domains", {}):
+        of = {name: score["domains"][domain] for name, score in scores.items() if "domains" in score}
+        domains[domain] = run_answer(of, method, trained)
+    return {"answer": found, "answers": {name: one for name, one in domains.items() if one}, "warnings": said}
 
 
 def run_answer(scores: Mapping[str, Score], method: str, trained_start: bool) -> dict[str, Any] | None:
@@ -135,7 +191,7 @@ def _measured(row: Mapping[str, Any], variant: str) -> Measured:
 
 
 def _called(name: str, variants: Mapping[str, str]) -> str:
-    return NAMES.get(name, name) + (" centred on the training people" if variants[name] == CENTRED else "")
+    return NAMES.get(name, name) + CALLED[variants[name]]
 
 
 def sentence(found: Answer, method: str, score: float, control: str, upper: str | None) -> str:

@@ -8,13 +8,13 @@ import torch
 
 import fedvisage as fv
 from fedvisage.core.phase import TARGET, TRAINER, VALIDATOR
-from fedvisage.evaluation.influence import packed
+from fedvisage.evaluation.influence import packed, unpacked
 from fedvisage.faces.faceset import Faces
 from fedvisage.faces.opening import synthetic_faces
 from fedvisage.faces.shares import Share
 from fedvisage.models import create_backbone
 from fedvisage.training import embed_images
-from fedvisage.verdict import chosen_variant, run_answer, training_centre, warnings
+from fedvisage.verdict import EVERYBODY, chosen_variant, run_answer, training_centres, warnings
 
 PEOPLE = 100
 GENERATOR = torch.Generator().manual_seed(1)
@@ -109,4 +109,23 @@ def test_the_centre_is_the_mean_of_the_training_peoples_means():
     ]
     unit = embed_images(network, Faces(whole, range(28)), flip=False, normalise=True).astype(np.float64)
     people = [unit[[0, 1, 2]].mean(axis=0), unit[[4, 5]].mean(axis=0), unit[8], unit[9], unit[12]]
-    assert training_centre(network, whole, shares) == pytest.approx(np.mean(people, axis=0), abs=1e-7)
+    assert training_centres(network, whole, shares)[EVERYBODY] == pytest.approx(np.mean(people, axis=0), abs=1e-7)
+
+
+def test_each_domain_has_an_answer_and_a_centre_of_its_own(tmp_path):
+    changes = {
+        "faces.domain": ["daylight", "infrared"],
+        "faces.identities": 40,
+        "partition.test": 16,
+        "evaluation.pairs": 0,
+    }
+    recipe = fv.load_recipe("smoke", changes | {"partition.parties": 2, "federation.rounds": 1, "compare": []})
+    run = fv.run(recipe, out=tmp_path / "run")
+    assert set(run.answers) == {"daylight", "infrared"}
+    parts = [domain["people"] for domain in run.scores["fedavg"]["domains"].values()]
+    assert [set(part["test"]) for part in parts] == [{"raw", "centred", "own domain"}] * 2
+    assert sum(len(unpacked(part["influence"]["raw"])) for part in parts) == 16
+    page = (tmp_path / "run" / "report.html").read_text("utf-8")
+    for found in run.answers.values():
+        assert found["sentence"].startswith("Cannot tell from ")
+        assert found["sentence"] in page

@@ -39,13 +39,15 @@ def run_command(
     with ProgressBars(quiet=as_json) as bars:
         result = run(chosen, out, resume=resume, fresh=fresh, on=on, watch=bars.watch)
     if as_json:
-        ended = {"answer": result.answer, "warnings": list(result.warnings)}
+        ended = {"answer": result.answer, "answers": result.answers, "warnings": list(result.warnings)}
         show_json({"folder": str(result.folder), "report": str(result.report_path), "models": result.scores, **ended})
         return
     show_table(*score_rows(result.scores), title=f"Identities nobody trained on ({chosen.name}, seed {chosen.seed})")
     if result.answer:
         print(f"Score: {SCORE}")
         print(f"\n{result.answer['sentence']}")
+    for domain, found in result.answers.items():
+        print(f"{domain}: {found['sentence']}")
     for warning in result.warnings:
         print(f"Note: {warning}")
     print(f"\nreport: {result.report_path}")

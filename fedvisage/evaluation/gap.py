@@ -36,8 +36,8 @@ ENOUGH = 30
 DIVISIBLE = 4
 """Standard errors that the gap must have before anything is divided by it."""
 
-RAW, CENTRED = "raw", "centred"
-"""The two variants of every model: its unit embeddings as they are, and with a centre taken out."""
+RAW, CENTRED, OWN = "raw", "centred", "own domain"
+"""Variants of every model: unit embeddings as they are, less the mean of all training people, less that of a domain."""
 
 Verdict = Literal["helps", "hurts", "cannot tell"]
 

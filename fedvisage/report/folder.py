@@ -106,6 +106,8 @@ class Evaluation(BaseModel):
     test: dict[str, int]
     answer: dict[str, Any] | None = None
     """Whether federating helped; runs of version 0.1 have none."""
+    answers: dict[str, dict[str, Any]] = {}
+    """The same domain by domain."""
     warnings: tuple[str, ...] = ()
 
 

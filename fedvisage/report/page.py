@@ -32,6 +32,7 @@ def _contents(run: RunFiles, crossings: Crossings) -> dict[str, Any]:
         "caution": "" if run.evaluation.answer else _caution(run),
         "warnings": run.evaluation.warnings,
         "answer": verdict.answer_table(run, models),
+        "domains": [(name, one["sentence"]) for name, one in run.evaluation.answers.items()],
         "facts": _facts(run, crossings),
         "comparison": results.compare(run, models),
         "curves": results.learning_curves(run, models),
