@@ -208,11 +208,13 @@ class Guard(Section):
     """What an answer must satisfy to be counted, besides its shapes and finite values."""
 
     norm_bound: Positive | None = None
-    """Largest accepted norm of a backbone update."""
+    """Largest accepted norm of a backbone update; it replaces the three comparisons below."""
     norm_multiple: Positive | None = 20.0
-    """Or: this many times the median norm accepted in earlier rounds..."""
+    """Largest update as a multiple of the party's own earlier ones and of those usual in its role, per local step."""
+    model_multiple: Positive | None = 10.0
+    """Largest update as a multiple of the norm of the model that went down; in the first round the only bound."""
     norm_floor: Annotated[float, Field(ge=0)] = 0.01
-    """...or this share of the norm of the model that went down, if that is more: training may begin with tiny ones."""
+    """Updates up to this share of the norm of the model that went down are always accepted."""
     max_samples: Count = 100_000_000
 
 

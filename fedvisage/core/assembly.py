@@ -9,7 +9,7 @@ from functools import partial
 from fedvisage.core.codec import State
 from fedvisage.core.errors import FedVisageError
 from fedvisage.core.flat import Layout
-from fedvisage.core.method import Component, Context, Party, Result
+from fedvisage.core.method import Component, Context, Joined, Party, Result
 from fedvisage.core.parcel import Parcel
 from fedvisage.core.phase import Phase
 
@@ -78,6 +78,10 @@ class Assembly:
         for other in self._others(owner):
             server = other.absorbed(phase, server, result, context)
         return server
+
+    def local_steps(self, phase: Phase, joined: Joined) -> int:
+        """Local steps of a party in a training phase."""
+        return max(1, self._owner[phase.name].local_steps(joined))
 
     def forward_images(self, phase: Phase, role: str, own: float, public: float) -> float:
         """Images that a party runs forward in an exchange besides training; for plans."""

@@ -7,6 +7,8 @@ from difflib import get_close_matches
 from enum import StrEnum
 from typing import ClassVar
 
+LONGEST_NAME = 80
+
 
 class Kind(StrEnum):
     """Why an answer does not count. Outcomes are decided by the kind, never by the words that explain it."""
@@ -68,6 +70,11 @@ def kind_of(error: BaseException) -> Kind:
 def reported_kind(value: object) -> Kind:
     """Return the kind of failure that a party reports; anything a party cannot know of is a plain failure."""
     return next((kind for kind in (Kind.DIVERGED, Kind.POLICY) if kind == value), Kind.FAILED)
+
+
+def shortened(name: str) -> str:
+    """Return a name that came from outside at a length that can be shown and written down."""
+    return name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}... ({len(name):,} characters)"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -231,6 +231,10 @@ class Component(BaseModel):
         """Images that a party of `own` ones runs forward, besides training, in an exchange of a phase; for plans."""
         return 0.0
 
+    def local_steps(self, joined: Joined) -> int:
+        """Local steps that a party with these counts takes in a training phase; the guard compares updates by them."""
+        return 1
+
     def expected(self, phase: Phase, server: State, party: str, parcel: Parcel, context: Context) -> dict[str, Layout]:
         """Shapes and dtypes of groups that this component adds to another's answers, where none of them went down."""
         return {}

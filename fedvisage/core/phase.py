@@ -7,7 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from fedvisage.core.parcel import GROUPS, PERSONAL, STATISTICS
+from fedvisage.core.parcel import (
+    BUFFERS,
+    GROUPS,
+    OPTIMISER,
+    PERSONAL,
+    PRIVATE_EMBEDDINGS,
+    PUBLIC_EMBEDDINGS,
+    STATISTICS,
+)
 
 Audience = Literal["all", "owner"]
 """Who gets a group that goes down: every party the same, or each party its own."""
@@ -22,6 +30,13 @@ ROLES: Mapping[str, str] = {
     TARGET: "an unlabelled party of domain adaptation",
     VALIDATOR: "scores candidate models on its own pairs",
 }
+LARGEST: Mapping[str, float] = {BUFFERS: 1e4, PRIVATE_EMBEDDINGS: 1e3, PUBLIC_EMBEDDINGS: 1e3, OPTIMISER: 1e4}
+"""Largest size of what comes up in a group: the length of a class embedding, otherwise a number.
+
+Variances among the buffers may be as large as the square.
+"""
+LARGEST_NUMBER = 1e6
+
 LEARNERS = frozenset({TRAINER, SOURCE, TARGET})
 
 _NAME = re.compile(r"[a-z][a-z_]*")
@@ -57,6 +72,8 @@ class Phase:
     """Numbers that come up from every party."""
     may_report: tuple[str, ...] = ()
     """Numbers that come up where the party can compute them."""
+    largest: Mapping[str, float] = field(default_factory=dict)
+    """Largest size of what comes up, by group or number, where a method knows better than `LARGEST`."""
     trains: bool = False
     """Whether it is local training: the norm bound, a party's own BatchNorm and `keep_local` belong to such phases."""
     keeps_state: bool = True

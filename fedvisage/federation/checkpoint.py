@@ -10,6 +10,7 @@ from typing import Any
 from fedvisage.core.codec import State, load_state, save_state, write_atomically
 from fedvisage.core.errors import FedVisageError
 from fedvisage.core.method import Joined
+from fedvisage.federation.bounds import History
 
 
 @dataclass
@@ -25,6 +26,8 @@ class Book:
     """Parties that could not join, with the reason."""
     norms: list[float] = field(default_factory=list)
     """Median norms of the accepted backbone updates, round by round."""
+    history: dict[str, History] = field(default_factory=dict)
+    """Norms of the last of them by phase, which the next are compared with."""
     metrics_bytes: int = 0
 
 
@@ -49,7 +52,8 @@ class Checkpoints:
     def save(self, server: State, book: Book) -> None:
         """Replace the checkpoint."""
         joined = {party: [entry.role, entry.samples, entry.classes] for party, entry in book.joined.items()}
-        save_state(self.path, {"server": server, "book": {**vars(book), "joined": joined}})
+        history = {phase: vars(norms) for phase, norms in book.history.items()}
+        save_state(self.path, {"server": server, "book": {**vars(book), "joined": joined, "history": history}})
 
     def load(self) -> tuple[State, Book] | None:
         """The last checkpoint, if there is one."""
@@ -59,6 +63,7 @@ class Checkpoints:
         try:
             book: Mapping[str, Any] = state["book"]
             joined = {party: Joined(*values) for party, values in book["joined"].items()}
-            return state["server"], Book(**{**book, "joined": joined})
+            history = {phase: History(**norms) for phase, norms in book.get("history", {}).items()}
+            return state["server"], Book(**{**book, "joined": joined, "history": history})
         except (KeyError, TypeError) as error:
             raise FedVisageError(f"{self.path} is not a checkpoint of this version: {error}") from None

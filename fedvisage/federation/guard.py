@@ -1,17 +1,17 @@
 """The guard before aggregation: an answer is counted only if it is exactly what was asked for.
 
-Each check refuses by name. The norm bound is a number of the recipe or a multiple of norms accepted in earlier rounds,
-never of the same round, so that the verdict on one answer cannot depend on another's arrival; updates that are small
-beside the model itself pass whatever came before.
+Each check refuses by name: tensors that are no plain numbers, other groups, names, shapes or dtypes than asked for,
+values that are not finite or larger than the phase declares, negative variances, counts other than at joining, and
+updates beyond the bound (see `bounds`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cache
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -19,11 +19,24 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedvisage.core.errors import Kind
-from fedvisage.core.flat import Layout, columns, in_order, layout
+from fedvisage.config import Guard as Rules
+from fedvisage.core.errors import Kind, shortened
+from fedvisage.core.flat import Flat, Layout, columns, in_order, is_flat, layout
 from fedvisage.core.method import Joined
-from fedvisage.core.parcel import BACKBONE, Parcel, Stamp, Tensors, layout_bytes
-from fedvisage.core.phase import Phase
+from fedvisage.core.parcel import (
+    BACKBONE,
+    BUFFERS,
+    GROUPS,
+    PRIVATE_EMBEDDINGS,
+    PUBLIC_EMBEDDINGS,
+    Parcel,
+    Stamp,
+    Tensors,
+    layout_bytes,
+)
+from fedvisage.core.phase import LARGEST, LARGEST_NUMBER, Phase
+from fedvisage.federation.bounds import History, Sender, bound
+from fedvisage.federation.plain import strangeness
 
 SLACK = 4096
 BLOCK = 1 << 17
@@ -34,7 +47,9 @@ REST = 32 * BLOCK
 NOT_ASKED = "not asked in this round"
 REPEATED = "repeated answer: the first one counts"
 LONGEST_REASON = 300
-"""Characters of a reason that are kept: an answer may hold names of any length."""
+"""Characters of a reason that are kept: a party's own account of a failure may have any length."""
+COUNTS = ("samples", "classes")
+VARIANCE = "running_var"
 
 
 class Refused(Exception):
@@ -53,15 +68,23 @@ class Guard:
     stamp: Stamp
     cohort: frozenset[str]
     joined: Mapping[str, Joined]
-    norm_bound: float | None
-    max_samples: int
-    norm_floor: float = 0.0
-    """Share of the norm of what went down up to which no update is beyond the bound."""
+    rules: Rules
+    history: History = field(default_factory=History)
+    """Norms that were accepted in earlier exchanges of the phase."""
+    steps: Callable[[Joined], int] = lambda joined: 1
+    """Local steps of a party, from the counts it joined with."""
+    rate: float = 1.0
+    """Learning rate of the round."""
 
     def __post_init__(self) -> None:
+        self.floor = 0.0
+        """Norm up to which every update of this exchange is accepted."""
         self._answered: set[str] = set()
+        self._members = Counter(joined.role for joined in self.joined.values())
         self._bytes: dict[int, tuple[Layout, int]] = {}
         self._starts: dict[int, tuple[Tensors, Tensors]] = {}
+        self._models: dict[int, tuple[Tensors, float]] = {}
+        self._variances: dict[tuple[str, ...], Tensor] = {}
 
     def check(self, party: str, answer: Parcel, expected: Mapping[str, Layout], sent: Parcel) -> float:
         """The norm of the backbone's update (0 where none travels); `Refused` if the answer must not count."""
@@ -72,12 +95,16 @@ class Guard:
         if answer.stamp != self.stamp:
             raise Refused(Kind.STALE, f"stale: answers {answer.stamp}, asked was {self.stamp}")
         self._answered.add(party)
+        _check_plain(answer)
         self._check_size(answer, expected)
         for group, shapes in expected.items():
             _check_layout(group, answer.get(group), shapes)
-        self._check_statistics(party, answer.statistics)
+        self._check_numbers(party, answer.statistics)
         with np.errstate(over="ignore", invalid="ignore"):
-            return self._check_values(answer, expected, sent)
+            norm = self._check_values(answer, expected, sent)
+            if self.phase.trains and BACKBONE in expected:
+                self._check_norm(party, norm, sent.get(BACKBONE))
+        return norm
 
     def _check_values(self, answer: Parcel, expected: Mapping[str, Layout], sent: Parcel) -> float:
         norm = 0.0
@@ -87,11 +114,63 @@ class Guard:
                 raise Refused(Kind.NOT_FINITE, f"{group} holds {_first_bad(answer.get(group))}")
             if group == BACKBONE:
                 norm = size
-        if self.norm_bound is not None and norm > self.norm_bound:
-            limit = max(self.norm_bound, self.norm_floor * self._norm(sent.get(BACKBONE), {}))
-            if norm > limit:
-                raise Refused(Kind.BEYOND, f"backbone update has norm {norm:.4g}, beyond the bound {limit:.4g}")
+            elif size > self._largest(group):  # else nothing in it is
+                self._check_largest(group, answer.get(group))
+            if group == BUFFERS:
+                self._check_variances(answer.get(group))
         return norm
+
+    def _check_norm(self, party: str, norm: float, sent: Tensors) -> None:
+        """The update must not be beyond the bound."""
+        joined, model = self.joined[party], self._size(sent)
+        self.floor = self.rules.norm_floor * model
+        sender = Sender(party, joined.role, self.steps(joined), self.rate, self._members[joined.role] == 1)
+        limit, why = bound(self.rules, self.history, sender, model)
+        if norm > limit:
+            raise Refused(
+                Kind.BEYOND, f"backbone update has norm {norm:.4g}, beyond the bound {limit:.4g}, which is {why}"
+            )
+
+    def _size(self, sent: Tensors) -> float:
+        """The norm of a model that went down; of zeros, that of as many ones."""
+        known = self._models.get(id(sent))
+        if known is None or known[0] is not sent:
+            numbers = sum(tensor.numel() for tensor in sent.values())
+            known = self._models[id(sent)] = (sent, self._norm(sent, {}) or math.sqrt(numbers))
+        return known[1]
+
+    def _largest(self, name: str) -> float:
+        """The largest size of what a group or a number may hold."""
+        return self.phase.largest.get(name, LARGEST.get(name, math.inf if name in GROUPS else LARGEST_NUMBER))
+
+    def _check_largest(self, group: str, tensors: Tensors) -> None:
+        """No class embedding may be longer, and no other number larger, than the phase declares."""
+        for name, tensor in tensors.items():
+            limit, what = self._largest(group), "a value"
+            if group in (PRIVATE_EMBEDDINGS, PUBLIC_EMBEDDINGS) and tensor.ndim > 1:
+                what, tensor = "a row of length", torch.linalg.vector_norm(tensor, dim=-1)
+            elif name.endswith(VARIANCE):
+                what, limit = "a variance", limit**2
+            found = float(tensor.abs().max()) if tensor.numel() else 0.0
+            if found > limit:
+                raise Refused(Kind.BEYOND, f"{group}: '{name}' has {what} {found:.4g}, beyond the bound {limit:.4g}")
+
+    def _check_variances(self, tensors: Tensors) -> None:
+        """No running variance may be negative."""
+        if is_flat(tensors) and tensors.vector.device.type == "cpu":
+            places = self._places(tensors)
+            if not len(places) or tensors.vector[places].min() >= 0:
+                return
+        for name, tensor in tensors.items():
+            if name.endswith(VARIANCE) and tensor.numel() and (least := float(tensor.min())) < 0:
+                raise Refused(Kind.NEGATIVE, f"{BUFFERS}: '{name}' has a variance of {least:.4g}")
+
+    def _places(self, tensors: Flat) -> Tensor:
+        """Where the variances are in a vector of all buffers; most answers have one order, so it is worked out once."""
+        if tensors.order not in self._variances:
+            marks = [torch.full((tensor.numel(),), name.endswith(VARIANCE)) for name, tensor in tensors.items()]
+            self._variances[tensors.order] = torch.cat(marks).nonzero().flatten()
+        return self._variances[tensors.order]
 
     def _check_size(self, answer: Parcel, expected: Mapping[str, Layout]) -> None:
         allowed = SLACK + sum(map(self._layout_bytes, expected.values()))
@@ -99,7 +178,9 @@ class Guard:
             raise Refused(Kind.OVERSIZE, f"oversize: {answer.nbytes:,} bytes where {allowed:,} are enough")
         extra = [group for group in answer.tensors if group not in expected]
         if extra:
-            raise Refused(Kind.MALFORMED, f"extra group '{extra[0]}', which {self.phase.name} does not declare")
+            raise Refused(
+                Kind.MALFORMED, f"extra group '{shortened(extra[0])}', which {self.phase.name} does not declare"
+            )
 
     def _layout_bytes(self, shapes: Layout) -> int:
         """Bytes of a layout; most parties share one, so it is counted once."""
@@ -108,23 +189,28 @@ class Guard:
             known = self._bytes[id(shapes)] = (shapes, layout_bytes(shapes))
         return known[1]
 
-    def _check_statistics(self, party: str, values: Mapping[str, float]) -> None:
+    def _check_numbers(self, party: str, values: Mapping[str, float]) -> None:
         known = (*self.phase.reports, *self.phase.may_report)
         missing = [name for name in self.phase.reports if name not in values]
         extra = [name for name in values if name not in known]
         if missing or extra:
-            what = f"missing number '{missing[0]}'" if missing else f"extra number '{extra[0]}'"
+            what = f"missing number '{missing[0]}'" if missing else f"extra number '{shortened(extra[0])}'"
             raise Refused(Kind.NUMBER, what)
         for name, value in values.items():
             if not math.isfinite(value):
                 raise Refused(Kind.NOT_FINITE, f"number '{name}' is {value}")
-        for name in ("samples", "classes"):
-            if name in values:
-                self._check_count(party, name, values[name])
+            if name in COUNTS:
+                self._check_count(party, name, value)
+            elif abs(value) > self._largest(name):
+                raise Refused(
+                    Kind.BEYOND, f"number '{name}' is {value:.4g}, beyond the bound {self._largest(name):.4g}"
+                )
+        if self.phase.counts and values.get("classes", 0) > values.get("samples", math.inf):
+            raise Refused(Kind.COUNT, f"{values['classes']:,.0f} classes cannot share {values['samples']:,.0f} samples")
 
     def _check_count(self, party: str, name: str, value: float) -> None:
-        if value != int(value) or not 1 <= value <= self.max_samples:
-            raise Refused(Kind.COUNT, f"{name} = {value:g} is not a count between 1 and {self.max_samples:,}")
+        if value != int(value) or not 1 <= value <= self.rules.max_samples:
+            raise Refused(Kind.COUNT, f"{name} = {value:g} is not a count between 1 and {self.rules.max_samples:,}")
         known = self.joined.get(party)
         if known and not self.phase.counts and value != getattr(known, name):
             raise Refused(Kind.COUNT, f"{name} = {value:g}, but {getattr(known, name):,} at joining")
@@ -169,11 +255,12 @@ def _scratch(dtype: np.dtype[Any]) -> NDArray[Any]:
     return np.empty(BLOCK, dtype)
 
 
-def bound(fixed: float | None, multiple: float | None, accepted: Sequence[float]) -> float | None:
-    """The norm bound of a round: the recipe's number, else a multiple of the median accepted before."""
-    if fixed is not None or multiple is None or not accepted:
-        return fixed
-    return multiple * median(accepted) or None
+def _check_plain(answer: Parcel) -> None:
+    """Every tensor must be plain numbers in memory."""
+    for group, tensors in answer.tensors.items():
+        for name, tensor in tensors.items():
+            if strange := strangeness(tensor):
+                raise Refused(Kind.MALFORMED, f"{shortened(group)}: '{shortened(name)}' {strange}")
 
 
 def _check_layout(group: str, tensors: Tensors, expected: Layout) -> None:
@@ -182,9 +269,8 @@ def _check_layout(group: str, tensors: Tensors, expected: Layout) -> None:
     missing = [name for name in expected if name not in tensors]
     extra = [name for name in tensors if name not in expected]
     if missing or extra:
-        raise Refused(
-            Kind.MALFORMED, f"{group}: missing key '{missing[0]}'" if missing else f"{group}: extra key '{extra[0]}'"
-        )
+        what = f"missing key '{missing[0]}'" if missing else f"extra key '{shortened(extra[0])}'"
+        raise Refused(Kind.MALFORMED, f"{group}: {what}")
     for name, (shape, kind) in expected.items():
         tensor = tensors[name]
         if tensor.shape != shape:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from shutil import rmtree
 from statistics import median
@@ -21,8 +22,9 @@ from fedvisage.core.parcel import BACKBONE, Parcel, Stamp, Tensors
 from fedvisage.core.phase import Phase
 from fedvisage.core.randomness import Streams
 from fedvisage.federation.aggregation import Aggregator
+from fedvisage.federation.bounds import History
 from fedvisage.federation.checkpoint import Book, Checkpoints
-from fedvisage.federation.guard import NOT_ASKED, REPEATED, Guard, Refused, bound
+from fedvisage.federation.guard import NOT_ASKED, REPEATED, Guard, Refused
 from fedvisage.federation.schedule import Step, draw_cohort, schedule
 from fedvisage.federation.trackers import JsonLines, Tracker
 from fedvisage.federation.transport import Failure, Transport
@@ -65,7 +67,8 @@ class Exchange:
     waiting: set[str]
     refused: dict[str, Refused] = field(default_factory=dict)
     """Why a party's answer does not count, or did not when it last sent one that was stale."""
-    norms: list[float] = field(default_factory=list)
+    norms: dict[str, float] = field(default_factory=dict)
+    """Norms of the accepted updates of the backbone."""
 
 
 @dataclass
@@ -219,7 +222,7 @@ class Federation:
             raise Refused(Kind.WEIGHT, f"its weight would be {weight:g}")
         records.ledger.record(party, "up", answer)
         exchange.aggregator.add(party, answer, weight, norm, parcels[party])
-        exchange.norms.append(norm)
+        exchange.norms[party] = norm
         exchange.refused.pop(party, None)
         if answer.generation:
             book.generations[party] = answer.generation
@@ -234,8 +237,7 @@ class Federation:
             aggregator.skip(party, str(exchange.refused[party]))
         exchange.waiting.clear()
         self._check_quorum(exchange)
-        if phase.trains and BACKBONE in phase.up and exchange.norms:
-            book.norms.append(median(exchange.norms))
+        self._remember_norms(exchange, book)
         result = aggregator.result()
         self._remember(phase, result, book)
         server = self.assembly.absorb(phase, server, result, exchange.context)
@@ -244,15 +246,15 @@ class Federation:
 
     def _desk(self, phase: Phase, stamp: Stamp, parcels: Mapping[str, Parcel], book: Book) -> tuple[Guard, Aggregator]:
         """Who checks the answers of an exchange, and who counts them."""
-        limits = self.settings.guard
         guard = Guard(
             phase,
             stamp,
             frozenset(parcels),
             book.joined,
-            bound(limits.norm_bound, limits.norm_multiple, book.norms) if phase.trains else None,
-            limits.max_samples,
-            limits.norm_floor if limits.norm_bound is None else 0.0,
+            self.settings.guard,
+            book.history.get(phase.name, History()),
+            partial(self.assembly.local_steps, phase),
+            self.rates(stamp.round) if phase.trains and self.rates is not no_rates else 1.0,
         )
         aggregator = Aggregator(
             phase,
@@ -278,6 +280,17 @@ class Federation:
                 f"round {step.round}, {step.phase.name}: {aggregator.accepted} of {asked} parties counted, "
                 f"{needed} needed; {party}: {reason} (all reasons in {self.folder / 'failures.log'})"
             )
+
+    def _remember_norms(self, exchange: Exchange, book: Book) -> None:
+        phase = exchange.step.phase
+        if not phase.trains or not exchange.norms or BACKBONE not in phase.up:
+            return
+        book.norms.append(median(exchange.norms.values()))
+        history, guard = book.history.setdefault(phase.name, History()), exchange.guard
+        for role in sorted({self.parties[party] for party in exchange.norms}):
+            norms = {party: norm / guard.rate for party, norm in exchange.norms.items() if self.parties[party] == role}
+            steps = {party: guard.steps(book.joined[party]) for party in norms}
+            history.add(role, norms, steps, guard.floor / guard.rate)
 
     def _remember(self, phase: Phase, result: Result, book: Book) -> None:
         if not phase.counts:

@@ -22,13 +22,13 @@ from torch import Tensor, nn
 
 from fedvisage.config import Training
 from fedvisage.core.codec import State
-from fedvisage.core.method import METHODS, Context, Images, Method, Party, Result, broadcast
+from fedvisage.core.method import METHODS, Context, Images, Joined, Method, Party, Result, broadcast
 from fedvisage.core.parcel import BACKBONE, BUFFERS, PRIVATE_EMBEDDINGS, Parcel, Tensors
 from fedvisage.core.phase import Audience, Phase, Reduction
 from fedvisage.core.randomness import Streams
 from fedvisage.methods.together import Outcome, Stepped, step_together
 from fedvisage.models import Backbone
-from fedvisage.training import Batch, Correct, Fit, Loss, Trainer, embed_images, loss_of
+from fedvisage.training import Batch, Correct, Fit, Loss, Trainer, count_steps, embed_images, loss_of
 
 EMBEDDINGS = "class_embeddings"
 
@@ -196,6 +196,10 @@ class FedAvg(Method):
             "reduced precision rounds otherwise; set training.precision = 'fp32'": self.training.precision != "fp32",
         }
         return next((reason for reason, holds in reasons.items() if holds), "")
+
+    def local_steps(self, joined: Joined) -> int:
+        """Steps over the images that the party joined with."""
+        return count_steps(joined.samples, self.training)
 
     def training_images(self, party: Party) -> Images:
         """What a party trains on."""

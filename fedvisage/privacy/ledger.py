@@ -9,14 +9,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
-from fedvisage.core.errors import FedVisageError
+from torch import Tensor
+
+from fedvisage.core.errors import LONGEST_NAME, FedVisageError, shortened
 from fedvisage.core.flat import layout
 from fedvisage.core.parcel import STATISTICS, Parcel, Tensors, group_bytes
+
+MOST_NAMES = 10_000
+"""Names of a refused parcel that are written down."""
 
 
 class Ledger:
@@ -36,6 +43,8 @@ class Ledger:
 
     def record(self, party: str, direction: Literal["down", "up"], parcel: Parcel, verdict: str = "") -> None:
         """Write down one parcel; `verdict` says why an answer was not counted."""
+        if verdict:
+            parcel = _recordable(parcel)
         stamp = parcel.stamp
         head = f'{{"round":{stamp.round},"phase":{_json(stamp.phase)},"attempt":{stamp.attempt},'
         head += f'"repeat":{stamp.repeat},' if stamp.repeat else ""
@@ -84,6 +93,21 @@ class Ledger:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _recordable(parcel: Parcel) -> Parcel:
+    """A refused parcel without what would swell the ledger, or cannot be written into it at all."""
+    groups = {shortened(group): _recorded(tensors) for group, tensors in islice(parcel.tensors.items(), MOST_NAMES)}
+    numbers = {shortened(name): value for name, value in islice(parcel.statistics.items(), MOST_NAMES)}
+    return replace(parcel, tensors=groups, statistics=numbers)
+
+
+def _recorded(tensors: Tensors) -> Tensors:
+    plain = all(len(name) <= LONGEST_NAME and isinstance(tensor, Tensor) for name, tensor in tensors.items())
+    if plain and len(tensors) <= MOST_NAMES:
+        return tensors
+    some = islice(tensors.items(), MOST_NAMES)
+    return {shortened(name): tensor for name, tensor in some if isinstance(tensor, Tensor)}
 
 
 @lru_cache(maxsize=256)

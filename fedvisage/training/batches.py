@@ -54,9 +54,9 @@ def count_steps(count: int, work: Training) -> int:
     return work.steps or (work.local_epochs or 1) * (len(_cuts(count, work.batch_size)) + 1)
 
 
-def _cuts(count: int, size: int) -> list[int]:
+def _cuts(count: int, size: int) -> range:
     """Where an epoch is cut into batches; one image left over joins the batch before it."""
-    cuts = list(range(size, count, size))
+    cuts = range(size, count, size)
     return cuts[:-1] if cuts and count - cuts[-1] == 1 else cuts
 
 

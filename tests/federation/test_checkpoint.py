@@ -12,6 +12,7 @@ import torch
 from fedvisage.core.codec import save_state
 from fedvisage.core.errors import FedVisageError
 from fedvisage.core.method import Joined
+from fedvisage.federation.bounds import History
 from fedvisage.federation.checkpoint import Book, Checkpoints
 
 
@@ -22,6 +23,7 @@ def book() -> Book:
         joined={"ann": Joined("trainer", 10, 2)},
         refused={"eve": "samples = 0 is not a count"},
         norms=[1.5, 0.1],
+        history={"train": History({"trainer": [[1.5, 0.5]]}, {"ann": [1.5, 0.1]})},
         metrics_bytes=77,
     )
 

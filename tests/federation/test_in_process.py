@@ -15,7 +15,7 @@ import torch
 from toy import PARTIES, ByNumber, MakeToyHost, Toy
 
 from fedvisage.config import Federation as Settings
-from fedvisage.core.errors import FedVisageError
+from fedvisage.core.errors import Diverged, FedVisageError, Kind
 from fedvisage.core.method import Party
 from fedvisage.core.parcel import BACKBONE, BUFFERS, Parcel, Stamp
 from fedvisage.core.randomness import Streams
@@ -39,6 +39,8 @@ class Moody(Toy):
                 raise RuntimeError("two lines\nof trouble")
             case "errs":
                 raise FedVisageError("the disk of this party is full")
+            case "diverges":
+                raise Diverged("the loss is nan")
         return super().train(party, parcel)
 
 
@@ -97,7 +99,7 @@ def test_two_workers_give_the_bits_of_none(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
     """Two workers for all tests below: starting one takes seconds."""
-    names = ("a", "b", "c", "d", "kills", "exits", "sleeps", "raises", "errs")
+    names = ("a", "b", "c", "d", "kills", "exits", "sleeps", "raises", "errs", "diverges")
     parties = dict.fromkeys(names, "trainer")
     transport = Workers(maker(tmp_path_factory.mktemp("pool"), parties, Moody()), 2, timeout=3)
     yield transport
@@ -105,19 +107,22 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
 
 
 @pytest.mark.parametrize(
-    ("party", "reason"),
+    ("party", "reason", "kind"),
     [
-        ("kills", "its worker process was killed by signal 9"),
-        ("exits", "its worker process ended with code 3"),
-        ("sleeps", "no answer within 3 s"),
-        ("raises", "RuntimeError: two lines"),
-        ("errs", "the disk of this party is full"),
+        ("kills", "its worker process was killed by signal 9", Kind.FAILED),
+        ("exits", "its worker process ended with code 3", Kind.FAILED),
+        ("sleeps", "no answer within 3 s", Kind.FAILED),
+        ("raises", "RuntimeError: two lines", Kind.FAILED),
+        ("errs", "the disk of this party is full", Kind.FAILED),
+        ("diverges", "the loss is nan", Kind.DIVERGED),
     ],
 )
-def test_one_party_fails_by_name_and_the_others_count(pool: Workers, party: str, reason: str) -> None:
+def test_one_party_fails_by_name_and_the_others_count(pool: Workers, party: str, reason: str, kind: Kind) -> None:
     generations = joined(pool, ["a", "b", party, "c", "d"])
     answers = trained(pool, generations)
-    assert answers[party].reason == reason  # type: ignore[union-attr]
+    failure = answers[party]
+    assert isinstance(failure, Failure)
+    assert (failure.reason, failure.kind) == (reason, kind)
     assert {name for name, answer in answers.items() if isinstance(answer, Parcel)} == {"a", "b", "c", "d"}
     again = trained(pool, {name: answers[name].generation for name in "abcd"}, round=2)  # type: ignore[union-attr]
     assert all(isinstance(answer, Parcel) for answer in again.values())
