@@ -40,7 +40,7 @@ from fedvisage.core.codec import State, load_state, save_state, write_atomically
 from fedvisage.core.errors import FedVisageError
 from fedvisage.core.memory import give_back
 from fedvisage.core.method import Method, Party
-from fedvisage.core.parcel import BACKBONE, BUFFERS, PUBLIC_EMBEDDINGS, Parcel, Tensors
+from fedvisage.core.parcel import BACKBONE, BUFFERS, CENTRES, PUBLIC_EMBEDDINGS, Parcel, Stamp, Tensors
 from fedvisage.core.phase import TRAINER, VALIDATOR
 from fedvisage.core.randomness import Streams
 from fedvisage.core.weights import Weights
@@ -48,8 +48,9 @@ from fedvisage.deploy.hosting import Hosting, deliver, noted, open_hosting
 from fedvisage.faces.faceset import Faces
 from fedvisage.faces.partition import Partition, PartyFaces, Share, hosted_partition, make_partition
 from fedvisage.federation import Event, Federation, Observe, StateStore, Transport, extra_trackers
+from fedvisage.methods import centre
 from fedvisage.methods.fedavg import EMBEDDINGS, FedAvg, mean_embeddings
-from fedvisage.models import Backbone, load_model, personalised, save_model
+from fedvisage.models import Backbone, centres_of, load_model, personalised, save_model
 from fedvisage.report import write_report
 from fedvisage.runfolder import RunResult, prepare_folder, refuse_recipe_inside, set_aside
 from fedvisage.scoring import Score, TestSet, headline, mean_score, open_test
@@ -154,6 +155,7 @@ class _Run:
             if strange:
                 known = " and ".join(sorted(method.roles))
                 raise FedVisageError(f"the partition has a {strange[0]}, but method '{name}' is for {known} parties")
+        centre.check(self.recipe.centre.groups, self.partition.parties)
 
     def _people(self, images: Sequence[int], lenient: bool = False) -> TestSet | None:
         """A set of people to score models on; None without images; with `lenient` also if they do not do."""
@@ -308,6 +310,8 @@ class _Run:
                 rates_of(recipe.training, settings.rounds),
             )
             server, book = federation.run()
+            for text in centre.shortfalls(parts.others, server, book.joined):
+                noted(folder, self.watch)(Stamp(settings.rounds, centre.PHASE, 0), text)
             if self.hosting:
                 deliver(transport, server, book, settings.rounds, folder, noted(folder, self.watch))
         finally:
@@ -324,6 +328,7 @@ class _Run:
         kept = load_state(self.folder / START) if self.weights.local else {}
         self._load({"batchnorm": kept.get("batchnorm", {})} | server)
         reset_counters(self.model)
+        self.model.centres = centres_of(server.get(CENTRES, {}))
         save_model(folder / "model.safetensors", self.model, {"recipe": self.recipe.name, "method": label})
 
     def _transport(

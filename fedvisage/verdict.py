@@ -24,7 +24,7 @@ from fedvisage.faces.faceset import Faces, FaceSet
 from fedvisage.faces.shares import Share
 from fedvisage.models import Backbone
 from fedvisage.scoring import Score, TestSet
-from fedvisage.training import embed_images, sum_of_people
+from fedvisage.training import embed_images, means_of_people
 
 START, ALONE, CENTRAL = "start", "alone", "central"
 NAMES = {START: "the start", ALONE: "a party alone", CENTRAL: "pooling all images"}
@@ -50,10 +50,10 @@ def training_centre(model: Backbone, faces: FaceSet, shares: Sequence[Share]) ->
             continue
         own = Faces(faces, share.train, labelled=share.role != TARGET)
         if own.labels is None:
-            unit = embed_images(model, own, flip=False, normalise=True).astype(np.float64)
-            total += np.append(unit.sum(axis=0), len(unit))
+            each = embed_images(model, own, flip=False, normalise=True).astype(np.float64)
         else:
-            total += sum_of_people(model, own, flip=False).numpy()
+            each = means_of_people(model, own, flip=False)
+        total += np.append(each.sum(axis=0), len(each))
     return total[:-1] / total[-1] if total[-1] else None
 
 
