@@ -70,6 +70,10 @@ def build_parts(recipe: Recipe, compared: str = "") -> Parts:
         others.append(_make(REGULARISERS, recipe, "regulariser", regulariser))
     if settings.batchnorm == "recalibrate" and not method.has_no_global_model:
         others.append(_methods.Recalibrate())
+    if recipe.centre.groups and not method.has_no_global_model:
+        known = recipe.partition.groups
+        domains = {name: known[name].domain or "" if name in known else name for name in recipe.centre.groups}
+        others.append(_methods.FitCentres(groups=domains))
     if settings.evaluate_every:
         others.append(_methods.EvaluateAtParties(method=method, every=settings.evaluate_every))
     return Parts(method, weighting, tuple(others))
@@ -107,6 +111,7 @@ def resolve(recipe: Recipe) -> Recipe:
     _check_local_work(recipe, parts)
     _check_batchnorm(recipe, parts)
     _check_aggregation(recipe, parts)
+    _check_centres(recipe, parts)
     _check_frozen_stages(recipe)
     _check_weighting(recipe, parts)
     _check_together(recipe, parts)
@@ -156,6 +161,19 @@ def _check_aggregation(recipe: Recipe, parts: Parts) -> None:
     if rule != "mean" and any(OPTIMISER in phase.up for phase in parts.method.phases()):
         name = recipe.method["name"]
         raise FedVisageError(f"method '{name}' needs plain averages: federation.aggregation = '{rule}' breaks them")
+
+
+def _check_centres(recipe: Recipe, parts: Parts) -> None:
+    """A centre belongs to one model, and is a quotient of sums."""
+    if not recipe.centre.groups:
+        return
+    if parts.method.has_no_global_model:
+        raise FedVisageError(f"centre.groups: method '{recipe.method['name']}' has no global model to fit a centre to")
+    if recipe.federation.batchnorm == "local":
+        raise FedVisageError("centre.groups: federation.batchnorm = 'local' leaves no generic model: use 'average'")
+    if recipe.federation.aggregation != "mean":
+        rule = recipe.federation.aggregation
+        raise FedVisageError(f"centre.groups needs plain sums: federation.aggregation = '{rule}' breaks them")
 
 
 def _check_frozen_stages(recipe: Recipe) -> None:

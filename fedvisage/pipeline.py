@@ -40,7 +40,7 @@ from fedvisage.core.codec import State, load_state, save_state, write_atomically
 from fedvisage.core.errors import FedVisageError
 from fedvisage.core.memory import give_back
 from fedvisage.core.method import Method, Party
-from fedvisage.core.parcel import BACKBONE, BUFFERS, PUBLIC_EMBEDDINGS, Parcel, Tensors
+from fedvisage.core.parcel import BACKBONE, BUFFERS, CENTRES, PUBLIC_EMBEDDINGS, Parcel, Stamp, Tensors
 from fedvisage.core.phase import TRAINER, VALIDATOR
 from fedvisage.core.randomness import Streams
 from fedvisage.core.weights import Weights
@@ -48,13 +48,14 @@ from fedvisage.deploy.hosting import Hosting, deliver, noted, open_hosting
 from fedvisage.faces.faceset import Faces
 from fedvisage.faces.partition import Partition, PartyFaces, Share, hosted_partition, make_partition
 from fedvisage.federation import Event, Federation, Observe, StateStore, Transport, extra_trackers
+from fedvisage.methods import centre
 from fedvisage.methods.fedavg import EMBEDDINGS, FedAvg, mean_embeddings
-from fedvisage.models import Backbone, load_model, personalised, save_model
+from fedvisage.models import Backbone, centres_of, load_model, personalised, save_model
 from fedvisage.report import write_report
 from fedvisage.runfolder import RunResult, prepare_folder, refuse_recipe_inside, set_aside
 from fedvisage.scoring import Score, TestSet, headline, mean_score, open_test
 from fedvisage.training import choose_device, rates_of, threads
-from fedvisage.verdict import EVERYBODY, conclusion, judged, mean_judged, training_centres
+from fedvisage.verdict import conclusion, judged, mean_judged, training_centres, with_people
 
 Watch = Callable[[Event], None]
 EVALUATION = "evaluation.json"
@@ -154,6 +155,7 @@ class _Run:
             if strange:
                 known = " and ".join(sorted(method.roles))
                 raise FedVisageError(f"the partition has a {strange[0]}, but method '{name}' is for {known} parties")
+        centre.check(self.recipe.centre.groups, self.partition.parties)
 
     def _people(self, images: Sequence[int], lenient: bool = False) -> TestSet | None:
         """A set of people to score models on; None without images; with `lenient` also if they do not do."""
@@ -193,13 +195,9 @@ class _Run:
 
         They are centred on the people of all parties, or of the `party` whose own model it is; at hosts not at all.
         """
-        score = test.score(model, curve=True)
         shares = [share for name, share in self.partition.parties.items() if party in ("", name)]
         centres = {} if self.hosting else training_centres(model, self.faces, shares)
-        found = judged(model, test, self.validation, centres)
-        for domain, own in score.get("domains", {}).items():
-            own["people"] = found[domain]
-        return score | {"people": found[EVERYBODY]}
+        return with_people(test.score(model, curve=True), judged(model, test, self.validation, centres))
 
     def _partition(self) -> Partition:
         path = self.folder / "partition.json"
@@ -311,6 +309,8 @@ class _Run:
                 rates_of(recipe.training, settings.rounds),
             )
             server, book = federation.run()
+            for text in centre.shortfalls(parts.others, server, book.joined):
+                noted(folder, self.watch)(Stamp(settings.rounds, centre.PHASE, 0), text)
             if self.hosting:
                 deliver(transport, server, book, settings.rounds, folder, noted(folder, self.watch))
         finally:
@@ -327,6 +327,7 @@ class _Run:
         kept = load_state(self.folder / START) if self.weights.local else {}
         self._load({"batchnorm": kept.get("batchnorm", {})} | server)
         reset_counters(self.model)
+        self.model.centres = centres_of(server.get(CENTRES, {}))
         save_model(folder / "model.safetensors", self.model, {"recipe": self.recipe.name, "method": label})
 
     def _transport(

@@ -16,6 +16,7 @@ from fedvisage.core.method import Component
 from fedvisage.core.parcel import (
     BACKBONE,
     BUFFERS,
+    CENTRES,
     IDENTITY_TOKENS,
     OPTIMISER,
     PRIVATE_EMBEDDINGS,
@@ -137,6 +138,7 @@ def _group_sizes(recipe: Recipe, weights: Weights, model: Backbone, people: int)
         IDENTITY_TOKENS: people * 8,
         PUBLIC_EMBEDDINGS: _public(recipe) * width,
         OPTIMISER: group_bytes(weights.backbone),
+        CENTRES: len(recipe.centre.groups) * (model.metadata.embedding_size + 1) * 2 * FLOAT,
     }
 
 

@@ -35,7 +35,7 @@ from fedvisage.faces.faceset import Faces, FaceSet
 from fedvisage.faces.shares import Share
 from fedvisage.models import Backbone
 from fedvisage.scoring import Score, TestSet
-from fedvisage.training import embed_images, sum_of_people
+from fedvisage.training import embed_images, means_of_people
 
 Floats = NDArray[np.float64]
 
@@ -75,12 +75,11 @@ def training_centres(model: Backbone, faces: FaceSet, shares: Sequence[Share]) -
         for number in np.unique(domain):
             own = Faces(faces, train[domain == number], labelled=share.role != TARGET)
             if own.labels is None:
-                unit = embed_images(model, own, flip=False, normalise=True).astype(np.float64)
-                part = np.append(unit.sum(axis=0), len(unit))
+                each = embed_images(model, own, flip=False, normalise=True).astype(np.float64)
             else:
-                part = sum_of_people(model, own, flip=False).numpy()
+                each = means_of_people(model, own, flip=False)
             for name in {EVERYBODY, faces.domains[number] if len(faces.domains) > 1 else EVERYBODY}:
-                sums[name] = sums.get(name, 0) + part
+                sums[name] = sums.get(name, 0) + np.append(each.sum(axis=0), len(each))
     return {name: total[:-1] / total[-1] for name, total in sums.items()}
 
 
@@ -129,6 +128,12 @@ def _score(
             record[name][variant] = one.score
             if name == "test":
                 record["influence"][variant] = packed(one.influence)
+
+
+def with_people(score: Score, found: Mapping[str, dict[str, Any]]) -> Score:
+    """Return a score with what `judged` found, its domains' under each domain."""
+    domains = {name: own | {"people": found[name]} for name, own in score.get("domains", {}).items()}
+    return score | {"people": found[EVERYBODY]} | ({"domains": domains} if domains else {})
 
 
 def mean_judged(each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

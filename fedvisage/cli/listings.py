@@ -16,6 +16,7 @@ from fedvisage.core.codec import write_atomically
 from fedvisage.core.errors import FedVisageError, nearest
 from fedvisage.core.method import METHODS, WEIGHTINGS, Component
 from fedvisage.core.parcel import GROUPS
+from fedvisage.methods import FitCentres
 from fedvisage.models import BACKBONES, MODEL_FILES, create_backbone
 from fedvisage.privacy import declared_groups, privacy_table
 
@@ -96,6 +97,7 @@ def crossing_page() -> str:
     variants = {name: kind() for name, kind in METHODS.items()}
     variants["fedavg, classifier shared"] = METHODS["fedavg"](classifier="shared")  # type: ignore[call-arg]
     parts: dict[str, tuple[Component, ...]] = {name: default_components(method) for name, method in variants.items()}
+    parts["fedavg, a centre"] = (*parts["fedavg"], FitCentres())
     parts["pfm, weighting fv"] = (*parts["pfm"], WEIGHTINGS["fv"]())
     for name, components in sorted(parts.items()):
         if name in variants and variants[name].pools:

@@ -269,6 +269,13 @@ class Evaluation(Section):
         return self
 
 
+class Centre(Section):
+    """Centres that the trained model carries."""
+
+    groups: tuple[str, ...] = ()
+    """Whose people each is the mean of: `all`, a group of parties or a party, by name."""
+
+
 class Recipe(Section):
     """Everything a run needs; running the same recipe again gives the same bits."""
 
@@ -286,6 +293,7 @@ class Recipe(Section):
     regulariser: dict[str, Any] = {}
     """What the server does to class embeddings: a name and its options, or `none`; by default the method's choice."""
     federation: Federation = Federation()
+    centre: Centre = Centre()
     evaluation: Evaluation = Evaluation()
     compare: tuple[str, ...] = ()
     """Methods run on the same start and budget for comparison, such as `alone` and `central`."""

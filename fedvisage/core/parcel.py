@@ -23,6 +23,7 @@ PRIVATE_EMBEDDINGS = "class_embeddings.private"
 PUBLIC_EMBEDDINGS = "class_embeddings.public"
 IDENTITY_TOKENS = "identity_tokens"
 OPTIMISER = "optimiser"
+CENTRES = "centres"
 STATISTICS = "statistics"
 PERSONAL = "personal"
 
@@ -33,6 +34,7 @@ GROUPS: Mapping[str, str] = {
     PUBLIC_EMBEDDINGS: "class embeddings of public people",
     IDENTITY_TOKENS: "keyed hashes of people's names, by which the server sees who is at several parties",
     OPTIMISER: "momentum, control variates and other optimiser state",
+    CENTRES: "sums of people's mean embeddings, with how many people: near to templates where they are few",
     STATISTICS: "named numbers: counts, losses, scores",
     PERSONAL: "a party's own branch or model; it never leaves",
 }

@@ -20,7 +20,7 @@ from fedvisage.config import Recipe, to_toml, validated
 from fedvisage.core.assembly import Assembly
 from fedvisage.core.codec import read_state, state_bytes, write_atomically
 from fedvisage.core.errors import FedVisageError
-from fedvisage.core.parcel import BACKBONE, BUFFERS, PUBLIC_EMBEDDINGS, Parcel, Tensors
+from fedvisage.core.parcel import BACKBONE, BUFFERS, CENTRES, PUBLIC_EMBEDDINGS, Parcel, Tensors
 from fedvisage.core.phase import SOURCE, TRAINER
 from fedvisage.core.randomness import Streams
 from fedvisage.core.weights import Weights
@@ -28,7 +28,7 @@ from fedvisage.deploy.party import GLOBAL_MODEL, MODEL, RECIPE, PartyFolder
 from fedvisage.faces.faceset import Faces, FaceSet
 from fedvisage.faces.partition import Partition, PartyFaces, Share
 from fedvisage.federation import Host, StateStore
-from fedvisage.models import personalised, save_model
+from fedvisage.models import centres_of, personalised, save_model
 from fedvisage.privacy import Ledger, Refused
 from fedvisage.training import choose_device, rates_of
 
@@ -134,6 +134,7 @@ class FaceDesk:
         own = own_tensors(method, parcel[BACKBONE], state) if state else None
         about = {"recipe": invitation.recipe.name}
         reset_counters(weights.model)
+        weights.model.centres = centres_of(parcel.get(CENTRES))
         name = MODEL if own is None else GLOBAL_MODEL
         save_model(home / name, weights.model, about | {"method": invitation.method})
         if own is not None:

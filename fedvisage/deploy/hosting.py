@@ -13,7 +13,7 @@ from fedvisage.config import Federation, Recipe
 from fedvisage.core.codec import State, load_state, write_atomically
 from fedvisage.core.errors import FedVisageError
 from fedvisage.core.method import METHODS
-from fedvisage.core.parcel import BACKBONE, BUFFERS, Parcel, Stamp, Tensors
+from fedvisage.core.parcel import BACKBONE, BUFFERS, CENTRES, Parcel, Stamp, Tensors
 from fedvisage.core.weights import snapshot
 from fedvisage.deploy.desk import DELIVER, Invitation, digest
 from fedvisage.deploy.extra import require_nvflare
@@ -90,6 +90,7 @@ def deliver(line: Transport, server: State, book: Book, rounds: int, folder: Pat
     """Give every party the final model; each makes its own of it, from what it keeps to itself."""
     stamp = Stamp(rounds, DELIVER, 0)
     model: dict[str, Tensors] = {group: server[group] for group in (BACKBONE, BUFFERS)}
+    model |= {CENTRES: server[CENTRES]} if server.get(CENTRES) else {}
     parcels = {
         party: Parcel(dict(model), stamp=stamp, generation=book.generations.get(party, "")) for party in book.joined
     }

@@ -23,11 +23,13 @@ from fedvisage.methods import (
     weightings,
 )
 from fedvisage.methods.batchnorm import Recalibrate
+from fedvisage.methods.centre import FitCentres
 from fedvisage.methods.evaluate import EvaluateAtParties
 
 __all__ = [
     "METHODS",
     "EvaluateAtParties",
+    "FitCentres",
     "Recalibrate",
     "alone",
     "central",

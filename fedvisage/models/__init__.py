@@ -6,7 +6,7 @@ from fedvisage.models.centres import (
     NO_CENTRE,
     OF_PAIRS,
     Centre,
-    centre_of_sum,
+    centres_of,
     check_centre_name,
 )
 from fedvisage.models.creation import BACKBONES, Architecture, create_backbone
@@ -36,7 +36,7 @@ __all__ = [
     "ResNet",
     "Sphere",
     "Stage",
-    "centre_of_sum",
+    "centres_of",
     "check_centre_name",
     "create_backbone",
     "load_arcface_torch",

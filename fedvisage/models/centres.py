@@ -58,6 +58,9 @@ def check_centre_name(name: str) -> str:
     return name
 
 
-def centre_of_sum(total: Tensor) -> Centre:
-    """The centre behind the sum of people's mean unit embeddings and, as the last number, how many people (d + 1,)."""
-    return Centre((total[:-1] / total[-1]).to(torch.float32), round(float(total[-1])))
+def centres_of(sums: Mapping[str, Tensor]) -> dict[str, Centre]:
+    """Centres by name, from the sums of people's mean unit embeddings with how many people at the end (d + 1,)."""
+    return {
+        name: Centre((total[:-1] / total[-1]).to(torch.float32), round(float(total[-1])))
+        for name, total in sorted(sums.items())
+    }

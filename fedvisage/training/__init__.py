@@ -3,7 +3,7 @@
 from fedvisage.training.batches import Batch, augment, batches, count_steps
 from fedvisage.training.corrections import add_constant
 from fedvisage.training.devices import autocast, choose_device, threads
-from fedvisage.training.embedding import embed_images, fit_centre, sum_of_people
+from fedvisage.training.embedding import embed_images, fit_centre, means_of_people
 from fedvisage.training.features import FeatureFile, features_for, with_features
 from fedvisage.training.hard_negatives import hard_negatives, hardest_negatives
 from fedvisage.training.loop import Correct, Fit, Loss, Trainer, loss_of
@@ -34,8 +34,8 @@ __all__ = [
     "hardest_negatives",
     "loss_of",
     "make_optimiser",
+    "means_of_people",
     "rates_of",
-    "sum_of_people",
     "threads",
     "with_features",
 ]

@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from fedvisage.core.errors import FedVisageError
 from fedvisage.core.method import Images
-from fedvisage.models import LEAST_PEOPLE, NO_CENTRE, Backbone, Centre, centre_of_sum
+from fedvisage.models import LEAST_PEOPLE, NO_CENTRE, Backbone, Centre
 from fedvisage.training.features import features_for
 
 
@@ -39,26 +38,21 @@ def embed_images(
     return out
 
 
-def sum_of_people(model: Backbone, faces: Images, people: NDArray[np.bool_] | None = None, flip: bool = True) -> Tensor:
-    """The sum of people's mean unit embeddings and, as the last number, how many people these are (d + 1,), float64.
-
-    Of those among the classes (C,) for whom `people` is true; by default of all. `flip` adds mirrored images.
-    """
+def means_of_people(model: Backbone, faces: Images, flip: bool = True) -> NDArray[np.float64]:
+    """Mean unit embedding of each person's images, not normalised (C, d); `flip` adds mirrored images."""
     assert faces.labels is not None
     unit = embed_images(model, faces, flip, normalise=True, centre=NO_CENTRE).astype(np.float64)
     sums = np.zeros((faces.classes, unit.shape[1]))
     np.add.at(sums, faces.labels, unit)
-    images = np.bincount(faces.labels, minlength=faces.classes)
-    counted = images > 0 if people is None else (images > 0) & people
-    means = sums[counted] / images[counted, None]
-    return torch.from_numpy(np.append(means.sum(axis=0), float(len(means))))
+    means: NDArray[np.float64] = sums / np.bincount(faces.labels, minlength=faces.classes)[:, None]
+    return means
 
 
 def fit_centre(model: Backbone, faces: Images) -> Centre:
     """The centre of a model for the people of a face set, of whom there must be enough."""
-    found = centre_of_sum(sum_of_people(model, faces))
-    if found.people < LEAST_PEOPLE:
+    if faces.classes < LEAST_PEOPLE:
         raise FedVisageError(
-            f"a centre of {found.people} people is close to their templates: it needs at least {LEAST_PEOPLE} people"
+            f"a centre of {faces.classes} people is close to their templates: it needs at least {LEAST_PEOPLE} people"
         )
-    return found
+    means = means_of_people(model, faces)
+    return Centre(torch.from_numpy(means.mean(axis=0).astype(np.float32)), len(means))

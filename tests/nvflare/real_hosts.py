@@ -16,7 +16,7 @@ from typing import Any
 import fedvisage as fv
 from fedvisage.build import resolve
 from fedvisage.config import Recipe
-from fedvisage.core.parcel import PRIVATE_EMBEDDINGS
+from fedvisage.core.parcel import CENTRES, PRIVATE_EMBEDDINGS
 from fedvisage.deploy.folder import Deployment, Settings
 from fedvisage.deploy.processes import _CHILDREN, Running, down, end, running, up
 from fedvisage.deploy.provision import create, free_port
@@ -58,7 +58,7 @@ keep_local = true
 [evaluation]
 pairs = 0
 """
-EVERYTHING = Policy(groups=(*Policy().groups, PRIVATE_EMBEDDINGS))
+EVERYTHING = Policy(groups=(*Policy().groups, PRIVATE_EMBEDDINGS, CENTRES))
 FAULTS = Path(__file__).parent / "faults"
 
 
