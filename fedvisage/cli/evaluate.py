@@ -15,7 +15,7 @@ from fedvisage.evaluation.verification import Rule
 from fedvisage.protocols import PROTOCOLS, Data, Options, Result, Subject, embed_to_file, open_subject, run
 
 DEFAULT = "all-pairs"
-NOISE = ("megaface", "drop", "keep")
+NOISE = ("insightface", "megaface", "drop", "keep")
 WHICH = ("own", "local", "global", "start")
 
 Flip = Annotated[
@@ -47,7 +47,7 @@ def evaluate_command(
     rule: Annotated[str, typer.Option(help=f"Accuracy: {', '.join(get_args(Rule))}.")] = "insightface",
     convention: Annotated[str, typer.Option(help=f"TAR at FAR: {', '.join(get_args(Convention))}.")] = "exact",
     centre: Annotated[bool, typer.Option(help="Pairs: subtract the mean embedding of the pairs.")] = False,
-    noise: Annotated[str, typer.Option(help=f"Noise lists: {', '.join(NOISE)}.")] = "megaface",
+    noise: Annotated[str, typer.Option(help=f"Noise lists: {', '.join(NOISE)}.")] = "insightface",
     which: Annotated[str, typer.Option(help=f"Personal: each party's model, or {', '.join(WHICH[1:])}.")] = "own",
     pairs: Annotated[int, typer.Option(min=0, help="Pairs drawn by the protocol all-pairs.")] = 3000,
     of_run: Annotated[
