@@ -35,7 +35,6 @@ class Size(NamedTuple):
 KNOWN = {
     "casia-webface": Size(10_575, 494_414, "Yi et al. 2014"),
     "ms1mv2": Size(85_742, 5_822_653, "InsightFace's faces_emore"),
-    "ms1mv2-10k": Size(10_000, 1_000_000, "Liu et al. 2022: 10,000 people of nominally 100 images"),
     "asian-deepglint": Size(93_979, 2_830_146, "InsightFace's faces_glintasia"),
     "vggface2": Size(8_631, 3_137_807, "InsightFace's faces_vgg_112x112"),
     "ms1m-caucasian": Size(87_072, 4_434_177, "Zhuang et al. 2022, Table 1"),
@@ -109,7 +108,9 @@ def _crowd(recipe: Recipe, group: Group, groups: Sequence[Group], size: Size | N
         return Crowd(group.role, group.parties, people, math.inf)
     labelled = group.role in (TRAINER, SOURCE)
     held_out = group.held_out if group.held_out is not None else share.held_out if labelled else 0.0
-    return Crowd(group.role, group.parties, people, people * _each(share, whole) * (1 - held_out))
+    each = _each(share, whole, group)
+    first = share.held_out_first if labelled and group.held_out is None else None
+    return Crowd(group.role, group.parties, people, people * (each - first if first else each * (1 - held_out)))
 
 
 def _set_of(recipe: Recipe, group: Group, size: Size | None) -> Size | None:
@@ -149,9 +150,12 @@ def _several(part: Part) -> list[People]:
     return list(part) if isinstance(part, tuple) else [part]
 
 
-def _each(share: Partition, size: Size) -> float:
-    """Images of a person that are used."""
-    return min(size.images / size.people, share.max_images or math.inf)
+def _each(share: Partition, size: Size, who: People) -> float:
+    """Images of a person that are used: as many as people of the set have, or the middle of the asked-for range."""
+    some = size.images / size.people
+    if who.most_images:
+        some = ((who.min_images or share.min_images) + who.most_images) / 2
+    return min(some, share.max_images or math.inf)
 
 
 def pooled(crowd: Sequence[Crowd], method: Method) -> list[Crowd]:
@@ -204,7 +208,8 @@ def compute(
     recipe: Recipe, method: Method, assembly: Assembly, model: Backbone, size: Size, crowd: Sequence[Crowd]
 ) -> dict[str, Any]:
     """Images and operations of the whole run, and hours on each GPU, by who takes part in which phase."""
-    public = sum(who.count or 0 for who in _several(recipe.partition.public)) * _each(recipe.partition, size)
+    share = recipe.partition
+    public = sum((who.count or 0) * _each(share, size, who) for who in _several(share.public))
     work, settings = recipe.training, recipe.federation
     before = public * recipe.pretrain.epochs
     training, forward = before, 0.0

@@ -18,7 +18,7 @@ from fedvisage.protocols import PROTOCOLS, Data, Options, Result, Subject, embed
 from fedvisage.protocols.protocol import CONVENTION, RULE
 
 DEFAULT = "all-pairs"
-NOISE = ("megaface", "drop", "keep")
+NOISE = ("insightface", "megaface", "drop", "keep")
 WHICH = ("own", "local", "global", "start")
 
 Flip = Annotated[
@@ -57,7 +57,7 @@ def evaluate_command(
             help=f"One of the models' centres by name, {NO_CENTRE}, or {OF_PAIRS} for the mean of the test pairs."
         ),
     ] = None,
-    noise: Annotated[str, typer.Option(help=f"Noise lists: {', '.join(NOISE)}.")] = "megaface",
+    noise: Annotated[str, typer.Option(help=f"Noise lists: {', '.join(NOISE)}.")] = "insightface",
     which: Annotated[str, typer.Option(help=f"Personal: each party's model, or {', '.join(WHICH[1:])}.")] = "own",
     pairs: Annotated[int, typer.Option(min=0, help="Pairs drawn by the protocol all-pairs.")] = 3000,
     of_run: Annotated[

@@ -64,6 +64,8 @@ class People(Section):
     names: Names = ()
     min_images: Count | None = None
     """By default `partition.min_images`."""
+    most_images: Count | None = None
+    """People with more images are not among them; by default there is no such limit."""
 
 
 class Group(People):
@@ -116,6 +118,8 @@ class Partition(Section):
     """Parties that hold a shared person."""
     held_out: Annotated[float, Field(ge=0, lt=1)] = 0.2
     """Share of each person's images that the party keeps for its own evaluation."""
+    held_out_first: Count | None = None
+    """Images of each person, the first ones of the set, that the party keeps instead of that share."""
     min_images: Count = 1
     """People with fewer are left out."""
     max_images: Count | None = None

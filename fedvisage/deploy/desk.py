@@ -27,6 +27,7 @@ from fedvisage.core.weights import Weights
 from fedvisage.deploy.party import GLOBAL_MODEL, MODEL, RECIPE, PartyFolder
 from fedvisage.faces.faceset import Faces, FaceSet
 from fedvisage.faces.partition import Partition, PartyFaces, Share
+from fedvisage.faces.shares import held_out_count
 from fedvisage.federation import Host, StateStore
 from fedvisage.models import centres_of, personalised, save_model
 from fedvisage.privacy import Ledger, Refused
@@ -237,13 +238,15 @@ def own_share(folder: PartyFolder, whole: FaceSet, recipe: Recipe, role: str) ->
     if split is not None:
         return Share(role, *split)
     streams = Streams(recipe.seed).child("partition")
-    share = settings.held_out if role in (TRAINER, SOURCE) else 0.0
+    learns = role in (TRAINER, SOURCE)
+    share, first = (settings.held_out, settings.held_out_first) if learns else (0.0, None)
     train: list[int] = []
     held_out: list[int] = []
     for person in np.unique(whole.labels):
         own = np.flatnonzero(whole.labels == person)
-        streams.numpy("held-out", whole.names[person]).shuffle(own)
-        count = min(round(share * len(own)), len(own) - 1)
+        if not first:
+            streams.numpy("held-out", whole.names[person]).shuffle(own)
+        count = held_out_count(len(own), share, first)
         held_out += sorted(own[:count].tolist())
         train += sorted(own[count:].tolist())
     if len(train) < 2:

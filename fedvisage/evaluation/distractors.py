@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -91,24 +91,30 @@ def among_distractors(
 
 
 def replace_noisy_probes(
-    probes: ArrayLike, probe_ids: ArrayLike, noisy: ArrayLike, rng: np.random.Generator
+    probes: ArrayLike,
+    probe_ids: ArrayLike,
+    noisy: ArrayLike,
+    rng: np.random.Generator,
+    centre: Literal["sum", "mean"] = "mean",
 ) -> NDArray[np.float32]:
-    """MegaFace's rule for noisy probes: each becomes the mean of its person's other unit embeddings + U(-0.001, 0.001).
+    """Noisy probes replaced by the sum or mean of their person's other unit embeddings + U(-0.001, 0.001).
 
-    Gives unit vectors (P, d). A person all of whose images are noisy is refused.
+    InsightFace's script for MegaFace's noise lists adds the noise to the sum. Gives unit vectors (P, d). A person all
+    of whose images are noisy is refused.
     """
     unit = checks.unit_rows("probes", probes)
     names, identity = checks.identities(probe_ids, len(unit))
     marked = _marks(noisy, len(unit))
-    centre = np.zeros((len(names), unit.shape[1]))
-    np.add.at(centre, identity[~marked], unit[~marked])
+    middle = np.zeros((len(names), unit.shape[1]))
+    np.add.at(middle, identity[~marked], unit[~marked])
     clean = np.bincount(identity[~marked], minlength=len(names))
     lost = np.unique(identity[marked & (clean[identity] == 0)])
     if lost.size:
         raise FedVisageError(f"{lost.size} people have noisy images only, first '{names[lost[0]]}'")
-    centre /= np.maximum(clean, 1)[:, None]
+    if centre == "mean":
+        middle /= np.maximum(clean, 1)[:, None]
     shift = rng.uniform(-0.001, 0.001, (int(marked.sum()), unit.shape[1]))
-    unit[marked] = checks.unit_rows("probes", centre[identity[marked]] + shift) if marked.any() else unit[marked]
+    unit[marked] = checks.unit_rows("probes", middle[identity[marked]] + shift) if marked.any() else unit[marked]
     return unit.astype(np.float32)
 
 

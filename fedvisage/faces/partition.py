@@ -21,7 +21,7 @@ from fedvisage.core.phase import SOURCE, TARGET, TRAINER, VALIDATOR
 from fedvisage.core.randomness import Streams
 from fedvisage.faces.faceset import FaceSet, Indices
 from fedvisage.faces.pool import Pool
-from fedvisage.faces.shares import Partition, PartyFaces, Share, party_faces
+from fedvisage.faces.shares import Partition, PartyFaces, Share, held_out_count, party_faces
 
 __all__ = ["Partition", "PartyFaces", "Share", "hosted_partition", "make_partition", "party_faces"]
 
@@ -142,9 +142,10 @@ def _shares(
     """The shares of a group's parties."""
     if len(people) < group.parties:
         raise FedVisageError(f"partition.{part}: {group.parties:,} parties, but {len(people):,} people are left")
-    held_out = group.held_out
+    held_out, first = group.held_out, None
     if held_out is None:
-        held_out = settings.held_out if group.role in (TRAINER, SOURCE) else 0.0
+        learns = group.role in (TRAINER, SOURCE)
+        held_out, first = (settings.held_out, settings.held_out_first) if learns else (0.0, None)
     if held_out and group.role == TARGET:
         raise FedVisageError(f"partition.{part}: a target has no labels to score held-out images with; use a test")
     take = iter(people)
@@ -155,7 +156,7 @@ def _shares(
     parties = {}
     for number, own in enumerate(homes):
         images = [(person, dealt[number, person] if dealt else pool.images(person, most)) for person in own]
-        parties[f"{name}-{number:0{digits}d}"] = _share(pool, group.role, images, held_out)
+        parties[f"{name}-{number:0{digits}d}"] = _share(pool, group.role, images, held_out, first)
     return parties
 
 
@@ -200,13 +201,13 @@ def _deal(
     return dealt
 
 
-def _share(pool: Pool, role: str, people: Sequence[tuple[int, Indices]], held_out: float) -> Share:
+def _share(pool: Pool, role: str, people: Sequence[tuple[int, Indices]], held_out: float, first: int | None) -> Share:
     """The images a party trains on and those it keeps for its own evaluation."""
     train: list[int] = []
     kept: list[int] = []
     for person, images in people:
-        own = pool.shuffled("held-out", person, images)
-        count = min(round(held_out * len(own)), len(own) - 1)
+        own = images if first else pool.shuffled("held-out", person, images)
+        count = held_out_count(len(own), held_out, first)
         kept += sorted(own[:count].tolist())
         train += sorted(own[count:].tolist())
     return Share(role, tuple(train), tuple(kept))

@@ -57,12 +57,12 @@ class Pool:
             who = People(count=who)
         if isinstance(who, tuple):
             return [person for one in who for person in self.take(one, part)]
-        among, least = self._among(who, part), who.min_images or self._least
+        among, least, most = self._among(who, part), who.min_images or self._least, who.most_images
         domains = self._domains(who.domain)
         chosen = [
             person
             for person in self.left
-            if len(self._images[person]) >= least
+            if least <= len(self._images[person]) <= (most or len(self._images[person]))
             and (among is None or person in among)
             and (domains is None or self._domain[person] in domains)
         ]

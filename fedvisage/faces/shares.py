@@ -135,6 +135,11 @@ class Partition:
             raise FedVisageError(f"cannot read the partition {path}: {error}") from None
 
 
+def held_out_count(images: int, share: float, first: int | None) -> int:
+    """Images of a person that are held out: the first ones, or a share of them; one at least is trained on."""
+    return min(first or round(share * images), images - 1)
+
+
 def _numbers(images: Iterable[object]) -> tuple[int, ...]:
     numbers = tuple(images)
     if not all(type(number) is int for number in numbers):

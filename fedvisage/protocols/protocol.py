@@ -38,7 +38,8 @@ class Options:
     """The name of one of the model's centres, `none`, or `pairs` for the mean over the test pairs."""
     which: Literal["own", "local", "global", "start"] = "own"
     """Of the personal protocol: a party's own model, that without its last layer, the run's model, or its start."""
-    noise: Literal["megaface", "drop", "keep"] = "megaface"
+    noise: Literal["insightface", "megaface", "drop", "keep"] = "insightface"
+    """What becomes of images on MegaFace's noise lists: see `protocols.search.CENTRES` for the first two."""
     pairs: int = 3000
     seed: int = 1
     run: Path | None = None

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Literal
+
 import numpy as np
 
 from fedvisage.core.errors import FedVisageError
@@ -13,6 +16,9 @@ from fedvisage.faces.lists import ImageList
 from fedvisage.protocols.protocol import Options, Result, protocol
 from fedvisage.protocols.subject import Data, Listed, Subject
 from fedvisage.protocols.verification import rfw, tar_influences
+
+CENTRES: Mapping[str, Literal["sum", "mean"]] = {"insightface": "sum", "megaface": "mean"}
+"""What noisy probes become before noise is added to it, by the name of the reading."""
 
 
 @protocol(
@@ -81,9 +87,9 @@ def megaface(data: Data, subject: Subject, options: Options) -> Result:
         probe, who, other = probe[~bad_probe], who[~bad_probe], other[~bad_other]
         bad_other = bad_other[~bad_other]
     vectors = subject.chosen(data, probe, flip)
-    if options.noise == "megaface" and bad_probe.any():
+    if options.noise in CENTRES and bad_probe.any():
         rng = Streams(options.seed).numpy("noisy probes")
-        vectors = replace_noisy_probes(vectors, who, bad_probe, rng)
+        vectors = replace_noisy_probes(vectors, who, bad_probe, rng, CENTRES[options.noise])
     found = among_distractors(
         vectors,
         who,
@@ -106,8 +112,10 @@ def megaface(data: Data, subject: Subject, options: Options) -> Result:
     result.counts = {"probes": found.probes, "distractors": found.distractors, "trials": found.trials}
     result.counts |= {"genuine": found.genuine, "impostor": found.impostor, "probes without mate": found.without_mate}
     if noisy.size:
-        words = {"megaface": "noisy probes became their person's centre, noisy distractors never match"}
-        how = words.get(options.noise, "noisy images left out")
+        how = "noisy images left out"
+        if options.noise in CENTRES:
+            centre = f"the {CENTRES[options.noise]} of their person's other embeddings"
+            how = f"noisy probes became {centre}, noisy distractors never match"
         on_list = f"{len(np.unique(noisy))} images on the noise list"
         result.note(f"{on_list}: {how}")
     return result

@@ -215,3 +215,18 @@ def test_a_party_sees_its_own_people_under_labels_of_its_own() -> None:
     assert own.held_out.labels.tolist() == [0, 1]
     assert own.public is not None
     assert own.public.classes == 2
+
+
+def test_the_first_images_are_held_out_where_the_recipe_says_how_many_and_one_is_left_to_train_on() -> None:
+    faces = faceset([2, 5, 9])
+    share = make(faces, parties=1, held_out_first=4).parties["party-00"]
+    assert share.held_out == (0, 2, 3, 4, 5, 7, 8, 9, 10)
+    assert share.train == (1, 6, 11, 12, 13, 14, 15)
+
+
+def test_people_with_more_images_than_asked_for_are_not_taken() -> None:
+    faces = faceset([3, 4, 5, 6, 7, 8])
+    partition = make(faces, public={"min_images": 4, "most_images": 6}, parties=1)
+    assert people(faces, partition.public) == {"person-001", "person-002", "person-003"}
+    with pytest.raises(FedVisageError, match=r"partition\.public asks for people, but only 0 are left"):
+        make(faces, public={"min_images": 6, "most_images": 5}, parties=1)

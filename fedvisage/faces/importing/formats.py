@@ -54,7 +54,9 @@ FORMATS: Mapping[str, Format] = {
         _has(r"(?:verify_metadata|search_gallery)_\d+\.csv"),
     ),
     "megaface": Format(
-        "MegaFace and FaceScrub: lists, noise lists", lambda p: read_megaface(open_tree(p)), _has("facescrub_lst")
+        "MegaFace and FaceScrub: InsightFace's or the devkit's lists, noise lists",
+        lambda p: read_megaface(open_tree(p)),
+        _has(r"(?:facescrub_lst|facescrub_features_list\.json)"),
     ),
     "rfw": Format(
         "RFW: images, pairs and people per race",

@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from fedvisage.core.errors import FedVisageError
-from fedvisage.faces.importing.source import UNLABELLED, Source, images_in, of_files
+from fedvisage.faces.importing.devkit import listed_images, megaface_lists
+from fedvisage.faces.importing.source import UNLABELLED, Source, of_files
 from fedvisage.faces.importing.tree import Folder, Tree, safe_path, text_of
 from fedvisage.faces.lists import ImageList, Listing
 from fedvisage.faces.records import Indices
@@ -102,24 +103,21 @@ def _check_header(header: Sequence[str], path: Path) -> None:
 
 
 def read_megaface(tree: Tree) -> Source:
-    """MegaFace's distractors and FaceScrub's people by `megaface_lst` and `facescrub_lst`, with the lists of noise."""
+    """MegaFace's distractors and FaceScrub's people by InsightFace's lists or the devkit's, with the lists of noise."""
     files = {path.rpartition("/")[2]: path for path in tree.files}
-    for needed in ("facescrub_lst", "megaface_lst"):
-        if needed not in files:
-            raise FedVisageError(f"there is no {needed} in {tree.name}")
-    where = {_ending(path): path for path in images_in(tree)}
+    listed = megaface_lists(tree, files)
     paths: list[str] = []
     parts: list[str] = []
     people: list[str] = []
-    for part, name in (("probes", "facescrub_lst"), ("distractors", "megaface_lst")):
-        for line in text_of(tree, files[name]).splitlines():
-            if line.strip():
-                own = safe_path(line, files[name])
-                paths.append(where.get(_ending(own), own))
-                parts.append(part)
-                people.append(own.split("/")[-2] if part == "probes" and "/" in own else UNLABELLED)
+    place = listed_images(tree)
+    for part, one in listed.items():
+        paths += place(one)
+        parts += [part] * len(one.paths)
+        people += one.people
     noise = {part: _noise(tree, files.get(name)) for part, name in _NOISE.items()}
-    noisy = [_plain(path, part) in noise[part] for path, part in zip(paths, parts, strict=True)]
+    noisy = [
+        bool(noise[part]) and _plain(path, part) in noise[part] for part, one in listed.items() for path in one.paths
+    ]
     source = of_files(tree, paths, people)
     source.keeps_duplicates = True
 
@@ -129,12 +127,19 @@ def read_megaface(tree: Tree) -> Source:
         return both | {"noise": ImageList(kept[chosen], _set_labels(kept, source.labels)[kept[chosen]])}
 
     source.lists = lists
+    source.notes += [note for one in listed.values() for note in one.notes]
+    for part, published in PUBLISHED_NOISE.items():
+        if files.get(_NOISE[part]) and len(noise[part]) != published:
+            said = f"{_NOISE[part]} names {len(noise[part]):,} images, and the published list {published:,}"
+            source.notes.append(said)
     named = sum(map(len, noise.values()))
     if named != sum(noisy):
         source.notes.append(f"{named - sum(noisy):,} of {named:,} noisy images are not in the lists")
     return source
 
 
+PUBLISHED_NOISE = {"probes": 605, "distractors": 707}
+"""Images that InsightFace's lists of noise name."""
 _NOISE: Mapping[str, str] = {"probes": "facescrub_noises.txt", "distractors": "megaface_noises.txt"}
 
 
@@ -150,8 +155,3 @@ def _noise(tree: Tree, path: str | None) -> set[str]:
 def _plain(path: str, part: str) -> str:
     own = path.rpartition("/")[2] if part == "probes" else "/".join(path.split("/")[-3:])
     return re.sub(r"[\s_]+", "", re.sub(r"\.(jpe?g|png)$", "", own, flags=re.IGNORECASE)).casefold()
-
-
-def _ending(path: str) -> str:
-    """The last three names of a MegaFace path, the last two of a FaceScrub one: what both lists and folders have."""
-    return "/".join(path.split("/")[-2:])

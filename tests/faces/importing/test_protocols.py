@@ -153,7 +153,11 @@ def test_megaface_has_probes_distractors_and_noise(tmp_path: Path) -> None:
     assert rows(tmp_path / "out", "probes") == [[0, 0], [1, 0], [2, 1]]
     assert rows(tmp_path / "out", "distractors") == [[3, 2], [4, 2]]
     assert rows(tmp_path / "out", "noise") == [[1, 0], [4, 2]]
-    assert report.notes == ["1 of 3 noisy images are not in the lists"]
+    assert report.notes == [
+        "facescrub_noises.txt names 2 images, and the published list 605",
+        "megaface_noises.txt names 1 images, and the published list 707",
+        "1 of 3 noisy images are not in the lists",
+    ]
 
 
 MANIFEST = "path,identity,domain,split\na/1.jpg,Zoe,north,query\na/2.jpg,Zoe,north,gallery\nb/1.jpg,Ann,south,gallery\n"
