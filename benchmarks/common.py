@@ -23,6 +23,7 @@ from fedvisage.core.weights import Weights, snapshot
 from fedvisage.faces.partition import make_partition
 from fedvisage.federation import Event, Federation
 from fedvisage.models import Backbone, create_backbone
+from fedvisage.training import rates_of
 
 Scale = Literal["smoke", "normal", "full"]
 """A few steps to see that it runs, ten minutes for everything, or as large as it gets."""
@@ -126,6 +127,7 @@ def federation(recipe: Recipe, parts: Parts, watch: Callable[[Event], None]) -> 
                 initial,
                 model.metadata.embedding_size,
                 watch=watch,
+                rates=rates_of(recipe.training, recipe.federation.rounds),
             )
         finally:
             transport.close()

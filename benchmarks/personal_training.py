@@ -32,7 +32,7 @@ def measure(scale: Scale) -> list[Row]:
     method = FedFR(training=Training(batch_size=BATCH, learning_rate=1e-3), public="all")
     border = EACH * own
     view = PartyFaces(faces, Share(TRAINER, tuple(range(border))), tuple(range(border, count)))
-    party = Party("one", TRAINER, 1, view, {}, weights, Streams(1))
+    party = Party("one", TRAINER, 1, view, {}, weights, Streams(1), rates=lambda round: 1e-3)
     start = snapshot(weights.backbone)
     embeddings = torch.randn(public, model.metadata.embedding_size, generator=torch.Generator().manual_seed(2))
     parcel = Parcel({BACKBONE: start, PUBLIC_EMBEDDINGS: {"all": embeddings}})

@@ -30,7 +30,7 @@ from fedvisage.faces.partition import Partition, party_faces
 from fedvisage.federation import Host, InProcess, MakeHost, StateStore, Transport, Workers
 from fedvisage.methods.fedavg import FedAvg
 from fedvisage.models import Backbone, create_backbone, open_model
-from fedvisage.training import choose_device, loss_of, with_features
+from fedvisage.training import Group, choose_device, loss_of, make_optimiser, rates_of, with_features
 
 START = "start.safetensors"
 """Where a run keeps the model it starts from."""
@@ -104,10 +104,7 @@ _OFFERED = {"training": "training", "rounds": "federation"}
 def resolve(recipe: Recipe) -> Recipe:
     """The recipe with its components' defaults spelt out, checked as far as it can be without looking at any image."""
     parts = build_parts(recipe)
-    for other in recipe.compare:
-        build_parts(recipe, other)
-    loss_of(recipe.training)
-    loss_of(recipe.pretrain)
+    _check_local_work(recipe, parts)
     _check_batchnorm(recipe, parts)
     _check_aggregation(recipe, parts)
     _check_frozen_stages(recipe)
@@ -120,6 +117,22 @@ def resolve(recipe: Recipe) -> Recipe:
         "regulariser": _table(recipe.regulariser.get("name", parts.method.default_regulariser) or NONE, regulariser),
     }
     return recipe.model_copy(update=tables)
+
+
+def _check_local_work(recipe: Recipe, parts: Parts) -> None:
+    """Losses, schedules and optimisers exist and take their options; methods that correct SGD's steps have SGD."""
+    for work, rounds in ((recipe.training, recipe.federation.rounds), (recipe.pretrain, recipe.pretrain.epochs)):
+        loss_of(work)
+        rates_of(work, rounds)
+        make_optimiser(work, [Group({"w": torch.zeros(1)}, work.learning_rate, work.momentum)])
+    methods = [parts.method, *(build_parts(recipe, other).method for other in recipe.compare)]
+    for name, method in zip((recipe.method["name"], *recipe.compare), methods, strict=True):
+        needs_sgd = isinstance(method, FedAvg) and method.backbone_momentum is not None
+        if needs_sgd and recipe.training.optimiser != "sgd":
+            other = recipe.training.optimiser
+            raise FedVisageError(
+                f"method '{name}' corrects the steps of SGD: training.optimiser = '{other}' takes others"
+            )
 
 
 def _check_batchnorm(recipe: Recipe, parts: Parts) -> None:
@@ -326,6 +339,7 @@ class HostMaker:
             start["batchnorm"],
             settings.keep_local,
             settings.together,
+            rates_of(recipe.training, settings.rounds),
         )
 
 

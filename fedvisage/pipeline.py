@@ -53,7 +53,7 @@ from fedvisage.models import Backbone, load_model, personalised, save_model
 from fedvisage.report import write_report
 from fedvisage.runfolder import RunResult, prepare_folder, refuse_recipe_inside, set_aside
 from fedvisage.scoring import Score, TestSet, headline, mean_score, open_test
-from fedvisage.training import choose_device, threads
+from fedvisage.training import choose_device, rates_of, threads
 from fedvisage.verdict import conclusion, judged, mean_judged, training_centre
 
 Watch = Callable[[Event], None]
@@ -268,12 +268,12 @@ class _Run:
         work, public = self.recipe.pretrain, self.partition.public
         epochs = work.epochs
         once = work.model_copy(update={"epochs": 1, "optimiser_state": "keep"})
-        method = FedAvg(training=once, rounds=epochs)
+        method, rates = FedAvg(training=once), rates_of(work, epochs)
         faces = PartyFaces(self.faces, Share(TRAINER, public))
         state: State = {}
         for epoch in range(1, epochs + 1):
             streams = self.streams.child("pretrain", epoch)
-            party = Party("public", TRAINER, epoch, faces, state, self.weights, streams)
+            party = Party("public", TRAINER, epoch, faces, state, self.weights, streams, rates=rates)
             if epoch == 1:
                 method.join(party, Parcel())
             state[EMBEDDINGS], fit = method.fit(party, Parcel(), self.model, state[EMBEDDINGS])
@@ -305,6 +305,7 @@ class _Run:
                 extra_trackers(recipe.track, folder, recipe.name),
                 _labelled(self.watch, label if folder != self.folder else ""),
                 None if parts.method.has_no_global_model else self._observer(parts, folder, label),
+                rates_of(recipe.training, settings.rounds),
             )
             server, book = federation.run()
             if self.hosting:

@@ -165,10 +165,17 @@ class Training(Section):
     """The rate of class embeddings and all else trained beside the backbone, as a multiple of the backbone's."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     weight_decay: NotNegative = 5e-4
-    schedule: Literal["constant", "steps", "cosine"] = "constant"
+    schedule: str = "constant"
+    """How the rate changes from round to round (epoch in pre-training): `fedvisage.training.schedules`."""
     milestones: tuple[Count, ...] = ()
-    """Rounds (epochs in pre-training) after which the rate is multiplied by `decay`."""
+    """Rounds after which `steps` multiplies the rate by `decay`."""
     decay: Positive = 0.1
+    schedule_options: dict[str, Any] = {}
+    """What else the schedule takes."""
+    optimiser: str = "sgd"
+    """What takes the steps: `fedvisage.training.optimisers`."""
+    optimiser_options: dict[str, Any] = {}
+    """What it takes besides `momentum` and `weight_decay`."""
     optimiser_state: Literal["reset", "keep"] = "reset"
     flip: bool = True
     crop: Annotated[int, Field(ge=0)] = 0

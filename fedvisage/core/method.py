@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from fedvisage.core.codec import State
+from fedvisage.core.errors import FedVisageError
 from fedvisage.core.flat import Layout, layout
 from fedvisage.core.parcel import BACKBONE, BUFFERS, Parcel, Tensors
 from fedvisage.core.phase import LEARNERS, SOURCE, TRAINER, Phase
@@ -79,6 +80,13 @@ class PartyFaces(Protocol):
 
 
 Value = TypeVar("Value")
+Rates = Callable[[int], float]
+"""The learning rate of each round (1 is the first), by the run's one schedule."""
+
+
+def no_rates(round: int) -> float:
+    """What stands where a run has no schedule."""
+    raise FedVisageError("there is no learning rate here: nothing was said of a schedule")
 
 
 @dataclass
@@ -98,6 +106,12 @@ class Party:
     """What `once` computed in this exchange; the host empties it between exchanges."""
     stepped: Any = None
     """What a step taken together with other parties gave this one, where the recipe asks for that."""
+    rates: Rates = no_rates
+
+    @property
+    def rate(self) -> float:
+        """The learning rate of this round: the server's `Context.rate` is the same."""
+        return self.rates(self.round)
 
     def load(self, parcel: Parcel) -> Any:
         """Put the parcel's backbone and buffers (and this party's own BatchNorm, if it keeps one) into the model."""
@@ -143,6 +157,12 @@ class Context:
     repeat: int = 0
     numbers: dict[str, float] = field(default_factory=dict)
     """What the server half wants in the metrics of this exchange."""
+    rates: Rates = no_rates
+
+    @property
+    def rate(self) -> float:
+        """The learning rate of this round: the parties' `Party.rate` is the same."""
+        return self.rates(self.round)
 
 
 @dataclass

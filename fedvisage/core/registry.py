@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable, Iterator, Mapping
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from fedvisage.core.errors import FedVisageError, nearest
 
@@ -33,6 +35,21 @@ class Registry(Mapping[str, T], Generic[T]):
             return self._items[name]
         except KeyError:
             raise FedVisageError(f"unknown {self.kind} '{name}': {nearest(name, self._items)}") from None
+
+    def options(self, name: str) -> dict[str, object]:
+        """The options of a registered function, which are its keyword-only parameters, with their defaults."""
+        function: Any = self[name]
+        parameters = inspect.signature(function).parameters.values()
+        return {option.name: option.default for option in parameters if option.kind is option.KEYWORD_ONLY}
+
+    def with_options(self, name: str, options: Mapping[str, Any]) -> Callable[..., Any]:
+        """A registered function with `options` fixed; one that it does not have is refused."""
+        function: Any = self[name]
+        known = self.options(name)
+        for option in options:
+            if option not in known:
+                raise FedVisageError(f"{self.kind} '{name}' has no option '{option}': {nearest(option, known)}")
+        return functools.partial(function, **options)
 
     def __contains__(self, name: object) -> bool:
         return name in self._items

@@ -30,7 +30,7 @@ from fedvisage.faces.partition import Partition, PartyFaces, Share
 from fedvisage.federation import Host, StateStore
 from fedvisage.models import personalised, save_model
 from fedvisage.privacy import Ledger, Refused
-from fedvisage.training import choose_device
+from fedvisage.training import choose_device, rates_of
 
 _RUN = re.compile(r"[0-9a-f]{8,64}(-[a-z0-9-]+)?")
 DELIVER = "deliver"
@@ -191,6 +191,7 @@ class FaceDesk:
             Streams(recipe.seed, "parties"),
             self.invitation.batchnorm,
             settings.keep_local,
+            rates=rates_of(recipe.training, settings.rounds),
         )
 
     def _check_size(self, shape: tuple[int, ...], size: int) -> None:

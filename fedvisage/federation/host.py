@@ -10,7 +10,7 @@ from typing import Any
 
 from fedvisage.core.assembly import Assembly
 from fedvisage.core.errors import FedVisageError
-from fedvisage.core.method import Component, Joined, Party, PartyFaces
+from fedvisage.core.method import Component, Joined, Party, PartyFaces, Rates, no_rates
 from fedvisage.core.parcel import UNSTAMPED, Parcel, Stamp, Tensors
 from fedvisage.core.phase import Phase
 from fedvisage.core.randomness import Streams
@@ -33,11 +33,13 @@ class Host:
         start_batchnorm: Tensors,
         keep_local: bool = False,
         together: int = 1,
+        rates: Rates = no_rates,
     ) -> None:
         self.assembly, self.weights, self.faces, self.store = Assembly(components), weights, faces, store
         self.streams, self.start_batchnorm, self.keep_local = streams, start_batchnorm, keep_local
         self.together = together
         """Parties whose training is computed at once (see `methods.together`); 1 for each by itself."""
+        self.rates = rates
         self._memo: dict[Any, Any] = {}
         self._stamp = UNSTAMPED
 
@@ -76,6 +78,7 @@ class Host:
             streams=self._streams(name, parcel.stamp),
             start_batchnorm=self.start_batchnorm,
             memo=self._memo,
+            rates=self.rates,
         )
 
     def _answer(self, party: Party, parcel: Parcel) -> Parcel:

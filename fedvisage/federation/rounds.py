@@ -16,7 +16,7 @@ from fedvisage.core.assembly import Assembly
 from fedvisage.core.codec import State
 from fedvisage.core.errors import Diverged, FedVisageError, Kind
 from fedvisage.core.memory import give_back
-from fedvisage.core.method import Component, Context, Joined, Method, Result, Weighting
+from fedvisage.core.method import Component, Context, Joined, Method, Rates, Result, Weighting, no_rates
 from fedvisage.core.parcel import BACKBONE, Parcel, Stamp, Tensors
 from fedvisage.core.phase import Phase
 from fedvisage.core.randomness import Streams
@@ -96,12 +96,13 @@ class Federation:
         trackers: Sequence[Tracker] = (),
         watch: Callable[[Event], None] = lambda event: None,
         observe: Observe | None = None,
+        rates: Rates = no_rates,
     ) -> None:
         self.method, self.weighting, self.parties = method, weighting, dict(parties)
         self.transport, self.settings, self.folder = transport, settings, folder
         self.streams, self.initial, self.trackers = streams, initial, trackers
         self.embedding_size = embedding_size
-        self.watch, self.observe = watch, observe
+        self.watch, self.observe, self.rates = watch, observe, rates
         self.assembly = Assembly([method, weighting, *others])
         self.steps = schedule(self.assembly.components, settings.rounds)
 
@@ -139,7 +140,8 @@ class Federation:
 
     def _context(self, round: int, book: Book, repeat: int = 0) -> Context:
         rounds = self.settings.rounds
-        return Context(self.streams, round, rounds, book.joined, self.initial, self.embedding_size, repeat)
+        given = (self.streams, round, rounds, book.joined, self.initial, self.embedding_size, repeat)
+        return Context(*given, rates=self.rates)
 
     def _exchange(self, step: Step, server: State, records: Records) -> State:
         """The server state after an exchange and those beside it, whatever order their answers arrive in.

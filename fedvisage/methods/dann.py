@@ -47,7 +47,7 @@ class DANN(Aligned):
     def trainer(self, party: Party, model: Backbone, others: Tensors) -> Trainer:
         """The classifier learns at a rate of its own."""
         faster = dict.fromkeys(party.state[CLASSIFIER], self.classifier_rate)
-        return Trainer(model, others, self.training, self.rate(party.round), factors=faster)
+        return Trainer(model, others, self.training, party.rate, factors=faster)
 
     def align(self, party: Party, features: Tensor, is_target: Tensor, others: Tensors) -> Tensor:
         """The classifier's cross-entropy, reversed for the features."""

@@ -28,7 +28,7 @@ from fedvisage.core.phase import Audience, Phase, Reduction
 from fedvisage.core.randomness import Streams
 from fedvisage.methods.together import Outcome, Stepped, step_together
 from fedvisage.models import Backbone
-from fedvisage.training import Batch, Correct, Fit, Loss, Trainer, embed_images, learning_rate, loss_of
+from fedvisage.training import Batch, Correct, Fit, Loss, Trainer, embed_images, loss_of
 
 EMBEDDINGS = "class_embeddings"
 
@@ -40,7 +40,7 @@ class FedAvg(Method):
     summary: ClassVar[str] = "average the backbones; class embeddings private (FedPE) or shared with everybody"
 
     backbone_momentum: ClassVar[float | None] = None
-    """For methods that bring the backbone's momentum themselves; None is the recipe's."""
+    """For methods that bring the backbone's momentum themselves, for plain SGD; None is the recipe's."""
 
     training: Training = Training()
     rounds: int = 1
@@ -188,6 +188,7 @@ class FedAvg(Method):
             f"its '{', '.join(own)}' is not that of plain averaging": bool(own),
             "shared class embeddings are changed by every party": self.classifier == "shared",
             "a party takes more than one step; set training.steps = 1": self.training.steps != 1,
+            "the step is not that of SGD; set training.optimiser = 'sgd'": self.training.optimiser != "sgd",
             "a party goes on with its momentum; set training.optimiser_state = 'reset'": self.keeps_momentum,
             "BatchNorm mixes the images of a batch; set training.batchnorm = 'fixed'": (
                 mixes and self.training.batchnorm == "batch"
@@ -201,14 +202,9 @@ class FedAvg(Method):
         return party.faces.train
 
     def trainer(self, party: Party, model: Backbone, others: Tensors) -> Trainer:
-        """What takes the steps: by default SGD on everything, with the recipe's momentum."""
+        """What takes the steps: by default the recipe's optimiser on everything, with the recipe's momentum."""
         fixed = () if self.embeddings == "trained" else (EMBEDDINGS,)
-        rate = self.rate(party.round)
-        return Trainer(model, others, self.training, rate, fixed=fixed, backbone_momentum=self.backbone_momentum)
-
-    def rate(self, round: int) -> float:
-        """The learning rate of a round."""
-        return learning_rate(self.training, round, self.rounds)
+        return Trainer(model, others, self.training, party.rate, fixed=fixed, backbone_momentum=self.backbone_momentum)
 
     def objective(self, party: Party, embeddings: Tensor, offset: int) -> Loss:
         """The loss of a batch: the recipe's margin loss against the class embeddings."""

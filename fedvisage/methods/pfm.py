@@ -90,13 +90,13 @@ class PFM(FedAvg):
         last = party.state.get(LAST_GLOBAL, {"round": 0})
         if last["round"] != party.round - 1:
             raise FedVisageError(f"party '{party.name}' missed round {party.round - 1} and was not sent the momentum")
-        rate = self.rate(party.round - 1)
+        rate = party.rates(party.round - 1)
         return party.once("momentum", lambda: momentum_between(last[BACKBONE], parcel[BACKBONE], rate))
 
     def absorb_train(self, server: State, result: Result, context: Context) -> State:
         """Eq. 4 and 6; the server does not step with M."""
         after = super().absorb_train(server, result, context)
-        momentum = momentum_between(server[BACKBONE], after[BACKBONE], self.rate(context.round))
+        momentum = momentum_between(server[BACKBONE], after[BACKBONE], context.rate)
         return after | {OPTIMISER: momentum, HOLDERS: sorted(result.statistics)}
 
 

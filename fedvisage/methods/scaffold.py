@@ -50,7 +50,7 @@ class Scaffold(FedAvg):
         own = party.state.get(CONTROL)
         answer = super().train(party, parcel)
         steps = count_steps(len(self.training_images(party)), self.training)
-        drift = momentum_between(parcel[BACKBONE], answer[BACKBONE], steps * self.rate(party.round))
+        drift = momentum_between(parcel[BACKBONE], answer[BACKBONE], steps * party.rate)
         party.state[CONTROL] = weighted((1.0, drift), (-1.0, parcel[OPTIMISER]), *([(1.0, own)] if own else []))
         answer.tensors[OPTIMISER] = drift
         return answer

@@ -46,7 +46,6 @@ from fedvisage.losses._regularisers import BUFFER, ROWS, numbered, to_unit_
 from fedvisage.losses.correction import CorrectionForm
 from fedvisage.losses.spreadout import SpreadoutDistance, tile
 from fedvisage.methods.fedavg import EMBEDDINGS
-from fedvisage.training import learning_rate
 
 OWN = "own"
 HEARD = "heard"
@@ -56,7 +55,6 @@ class Separation(Component):
     """What the regularisers share: embeddings up and back, and the step; subclasses give value and gradient."""
 
     training: Training = Training()
-    rounds: Annotated[int, Field(ge=1)] = 1
     strength: Annotated[float, Field(ge=0)]
     """What multiplies the learning rate in the server's step."""
     shared_identities: bool = False
@@ -177,8 +175,7 @@ class Separation(Component):
         A person at several parties has one embedding: the mean of the copies, before the step and after it.
         """
         start = before if identity is None else average_shared(before, identity)
-        rate = learning_rate(self.training, context.round, self.rounds)
-        value, after = self.separate(start, owner, identity, rate)
+        value, after = self.separate(start, owner, identity, context.rate)
         after = after if identity is None else average_shared(after, identity)
         size = float(torch.linalg.vector_norm(before))
         moved = apart(after, before) / size if size else 0.0

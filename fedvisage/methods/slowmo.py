@@ -39,7 +39,7 @@ class SlowMo(FedAvg):
     def absorb_train(self, server: State, result: Result, context: Context) -> State:
         """The slow step."""
         averaged = super().absorb_train(server, result, context)
-        before, rate = server[BACKBONE], self.rate(context.round)
+        before, rate = server[BACKBONE], context.rate
         change = momentum_between(before, averaged[BACKBONE], rate)
         slow = weighted((self.slow_momentum, server[SLOW]), (1.0, change))
         return averaged | {BACKBONE: weighted((1.0, before), (-self.slow_rate * rate, slow)), SLOW: slow}

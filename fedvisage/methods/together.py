@@ -26,7 +26,7 @@ from fedvisage.core.method import Party
 from fedvisage.core.parcel import Parcel
 from fedvisage.models import Backbone
 from fedvisage.training import Batch, Fit, batches, features_for
-from fedvisage.training.sgd import SGD, Group
+from fedvisage.training.optimisers import SGD, Group
 
 if TYPE_CHECKING:
     from fedvisage.methods.fedavg import FedAvg
@@ -55,7 +55,7 @@ def step_together(
     good = [place for place, batch in enumerate(drawn) if isinstance(batch, Batch)]
     losses = _losses(method, model, parties, heads, drawn, good)
     total = sum(weights[place] for place in losses)
-    rate, decay = method.rate(parties[0].round), method.training.weight_decay
+    rate, decay = parties[0].rate, method.training.weight_decay
     moved = heads if method.embeddings == "trained" else []
     optimiser = SGD([Group(model.trainable, rate, 0.0)], decay)
     optimiser.zero_grad()

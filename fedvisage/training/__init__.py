@@ -6,14 +6,20 @@ from fedvisage.training.devices import autocast, choose_device, threads
 from fedvisage.training.embedding import embed_images, fit_centre, sum_of_people
 from fedvisage.training.features import FeatureFile, features_for, with_features
 from fedvisage.training.hard_negatives import hard_negatives, hardest_negatives
-from fedvisage.training.loop import Correct, Fit, Loss, Trainer, learning_rate, loss_of
+from fedvisage.training.loop import Correct, Fit, Loss, Trainer, loss_of
+from fedvisage.training.optimisers import OPTIMISERS, Group, TorchOptimiser, make_optimiser
+from fedvisage.training.schedules import SCHEDULES, rates_of
 
 __all__ = [
+    "OPTIMISERS",
+    "SCHEDULES",
     "Batch",
     "Correct",
     "FeatureFile",
     "Fit",
+    "Group",
     "Loss",
+    "TorchOptimiser",
     "Trainer",
     "add_constant",
     "augment",
@@ -26,8 +32,9 @@ __all__ = [
     "fit_centre",
     "hard_negatives",
     "hardest_negatives",
-    "learning_rate",
     "loss_of",
+    "make_optimiser",
+    "rates_of",
     "sum_of_people",
     "threads",
     "with_features",

@@ -23,7 +23,7 @@ from fedvisage.models import Backbone
 from fedvisage.training.batches import Batch, batches
 from fedvisage.training.devices import autocast
 from fedvisage.training.features import features_for
-from fedvisage.training.sgd import SGD, Group
+from fedvisage.training.optimisers import Group, make_optimiser, owner
 
 Loss = Callable[[Tensor, Batch], Tensor]
 Correct = Callable[[Mapping[str, Tensor]], None]
@@ -38,15 +38,6 @@ class Fit:
     steps: int
 
 
-def learning_rate(work: Training, round: int, rounds: int) -> float:
-    """The rate of a round (1 is the first)."""
-    if work.schedule == "steps":
-        return work.learning_rate * work.decay ** sum(round > milestone for milestone in work.milestones)
-    if work.schedule == "cosine":
-        return work.learning_rate * 0.5 * (1 + math.cos(math.pi * max(0, round - 1) / max(1, rounds)))
-    return work.learning_rate
-
-
 def loss_of(work: Training) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     """The margin loss that `work` names, with its scale and margin where they are given."""
     options = {name: value for name in ("scale", "margin") if (value := getattr(work, name)) is not None}
@@ -59,7 +50,7 @@ def _own(tensor: Tensor, device: torch.device, trainable: bool) -> Tensor:
 
 
 class Trainer:
-    """SGD on a backbone and, beside it, other parameters such as class embeddings.
+    """Steps on a backbone and, beside it, other parameters such as class embeddings.
 
     `fixed` names others that are used but not trained. `backbone_momentum` is for methods that bring the backbone's
     momentum themselves; by default it is that of the recipe. `factors` multiply the rate of others, by name.
@@ -85,7 +76,7 @@ class Trainer:
         rate *= work.heads_rate
         groups.append(Group({name: beside[name] for name in beside if name not in factors}, rate, work.momentum))
         groups += [Group({name: beside[name]}, factor * rate, work.momentum) for name, factor in factors.items()]
-        self._optimiser = SGD(groups, work.weight_decay)
+        self._optimiser = make_optimiser(work, groups)
 
     def fit(
         self,
@@ -130,10 +121,11 @@ class Trainer:
         return {name: tensor.detach() for name, tensor in self.others.items()}
 
     def state(self) -> State:
-        """The momentum buffers by parameter name."""
-        return dict(self._optimiser.buffers)
+        """What the optimiser keeps, by parameter name."""
+        return self._optimiser.state()
 
     def restore(self, state: State) -> None:
-        """Continue with buffers from an earlier stretch."""
-        own = {name: buffer for name, buffer in state.items() if name in self.parameters}
-        self._optimiser.buffers = {name: buffer.to(self.model.device, copy=True) for name, buffer in own.items()}
+        """Go on with what an optimiser kept in an earlier stretch."""
+        own = {name: buffer for name, buffer in state.items() if owner(name) in self.parameters}
+        places = {name: self.model.device if buffer.ndim else "cpu" for name, buffer in own.items()}
+        self._optimiser.restore({name: buffer.to(places[name], copy=True) for name, buffer in own.items()})

@@ -14,7 +14,7 @@ from torch import Tensor
 from fedvisage.config import Federation as Settings
 from fedvisage.config import Training
 from fedvisage.core.codec import State
-from fedvisage.core.method import WEIGHTINGS, Component, Method, Weighting
+from fedvisage.core.method import WEIGHTINGS, Component, Method, Rates, Weighting
 from fedvisage.core.parcel import BACKBONE, BUFFERS, PUBLIC_EMBEDDINGS, Tensors
 from fedvisage.core.randomness import Streams
 from fedvisage.core.weights import Weights, snapshot
@@ -24,7 +24,7 @@ from fedvisage.federation import Event, Federation, Host, InProcess, StateStore,
 from fedvisage.federation.checkpoint import Book
 from fedvisage.losses import cosface
 from fedvisage.models import Backbone, create_backbone
-from fedvisage.training import batches
+from fedvisage.training import batches, rates_of
 
 SIZE = 32
 WORK = Training(batch_size=4, learning_rate=0.05, weight_decay=1e-3)
@@ -75,12 +75,18 @@ class MakeHost:
     keep_local: bool
     together: int
     weights: Weights | None
+    rounds: int
+
+    def rates(self) -> Rates:
+        return rates_of(getattr(self.components[0], "training", WORK), self.rounds)
 
     def __call__(self, worker: int) -> Host:
         weights = self.weights or Weights(network(), self.policy)  # type: ignore[arg-type]
         own: Callable[[str], Any] = lambda name: party_faces(self.faces, self.partition, name)  # noqa: E731
         store, streams = StateStore(self.folder / "parties"), Streams(1, "parties")
-        return Host(self.components, weights, own, store, streams, self.batchnorm, self.keep_local, self.together)
+        return Host(
+            self.components, weights, own, store, streams, self.batchnorm, self.keep_local, self.together, self.rates()
+        )
 
 
 def federate(
@@ -111,7 +117,9 @@ def federate(
     }
     weigh = WEIGHTINGS[weighting]() if isinstance(weighting, str) else weighting
     components, here = (method, weigh, *others), None if workers else weights
-    make = MakeHost(folder, components, policy, faces, partition, start["batchnorm"], keep_local, together, here)
+    make = MakeHost(
+        folder, components, policy, faces, partition, start["batchnorm"], keep_local, together, here, rounds
+    )
     transport = Workers(make, workers) if workers else InProcess(make)
     roles = {name: share.role for name, share in partition.parties.items()}
     settings = Settings(
@@ -121,7 +129,18 @@ def federate(
         participation=participation,
     )
     federation = Federation(
-        method, weigh, others, roles, transport, settings, folder, Streams(1, "server"), start, EMBEDDING, watch=watch
+        method,
+        weigh,
+        others,
+        roles,
+        transport,
+        settings,
+        folder,
+        Streams(1, "server"),
+        start,
+        EMBEDDING,
+        watch=watch,
+        rates=make.rates(),
     )
     try:
         server, book = federation.run()

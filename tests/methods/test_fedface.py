@@ -27,7 +27,7 @@ ONE_EACH = Partition((), (), {name: Share("trainer", images) for name, images in
 
 
 def fedface(folder: Path, *, spread: bool = True, rounds: int = 1, **options: Any) -> Ran:
-    part = Spreadout(strength=5.0, margin=1.2, training=WORK, rounds=rounds)
+    part = Spreadout(strength=5.0, margin=1.2, training=WORK)
     method = FedFace(training=WORK, rounds=rounds, **options)
     return federate(folder, method, rounds=rounds, others=(part,) if spread else (), partition=ONE_EACH)
 

@@ -83,7 +83,7 @@ def test_two_rounds_equal_a_loop_by_hand(part: Separation, dense: Regulariser, t
 
 
 def test_spreadout_returns_unit_vectors(tmp_path: Path) -> None:
-    part = Spreadout(strength=STEP, training=WORK, rounds=1)
+    part = Spreadout(strength=STEP, training=WORK)
     ran = federate(tmp_path, FedPE(training=WORK, rounds=1), rounds=1, others=(part,))
 
     def step(w: Tensor) -> Tensor:
@@ -95,7 +95,7 @@ def test_spreadout_returns_unit_vectors(tmp_path: Path) -> None:
 
 
 def test_the_correction_composes_with_another_method(tmp_path: Path) -> None:
-    part = GradientCorrection(strength=STEP, form="softmax", training=WORK, rounds=1)
+    part = GradientCorrection(strength=STEP, form="softmax", training=WORK)
     ran = federate(tmp_path, FedProx(training=WORK, rounds=1, mu=3.0), rounds=1, others=(part,))
     rate = STEP * WORK.learning_rate
     backbone, embeddings = by_hand(
@@ -106,14 +106,14 @@ def test_the_correction_composes_with_another_method(tmp_path: Path) -> None:
 
 
 def test_without_strength_it_is_fedpe(tmp_path: Path) -> None:
-    part = GradientCorrection(strength=0.0, training=WORK, rounds=2)
+    part = GradientCorrection(strength=0.0, training=WORK)
     corrected = federate(tmp_path / "a", FedGC(training=WORK, rounds=2), others=(part,))
     plain = federate(tmp_path / "b", FedPE(training=WORK, rounds=2))
     assert all(torch.equal(corrected.server[BACKBONE][n], t) for n, t in plain.server[BACKBONE].items())
 
 
 def test_embeddings_go_up_party_by_party_and_down_to_their_owner_only(tmp_path: Path) -> None:
-    federate(tmp_path, FedGC(training=WORK, rounds=2), others=(GradientCorrection(training=WORK, rounds=2),))
+    federate(tmp_path, FedGC(training=WORK, rounds=2), others=(GradientCorrection(training=WORK),))
     rows = [row for row in crossings(tmp_path) if row["group"] == PRIVATE_EMBEDDINGS]
     width = 128 * 4
     assert {(r["round"], r["party"], r["direction"], r["bytes"]) for r in rows} == {
@@ -127,7 +127,7 @@ def test_embeddings_go_up_party_by_party_and_down_to_their_owner_only(tmp_path: 
 
 
 def test_what_the_step_did_is_in_the_metrics(tmp_path: Path) -> None:
-    part = GradientCorrection(strength=STEP, form="softmax", training=WORK, rounds=1)
+    part = GradientCorrection(strength=STEP, form="softmax", training=WORK)
     ran = federate(tmp_path, FedGC(training=WORK, rounds=1), rounds=1, others=(part,))
     row = next(
         row for row in map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines()) if row["phase"] == "train"
@@ -150,7 +150,7 @@ TWO_HOLDERS = Partition(
 
 
 def test_a_person_at_several_parties_gets_the_mean_everywhere_and_is_nobodys_negative_there(tmp_path: Path) -> None:
-    part = GradientCorrection(strength=STEP, form="softmax", shared_identities=True, key="k", training=WORK, rounds=1)
+    part = GradientCorrection(strength=STEP, form="softmax", shared_identities=True, key="k", training=WORK)
     ran = federate(tmp_path, FedGC(training=WORK, rounds=1), rounds=1, others=(part,), partition=TWO_HOLDERS)
     rows, tokens = ran.server[PRIVATE_EMBEDDINGS]["rows"], ran.server[IDENTITY_TOKENS]
     assert tokens.tolist() == [identity_token("k", name) for name in "abccde"]

@@ -33,7 +33,7 @@ from fedvisage.methods.fedprox import proximal
 from fedvisage.methods.feduda import FedUDA, pseudo_labelled
 from fedvisage.privacy import read_ledger
 from fedvisage.training import batches, with_features
-from fedvisage.training.sgd import SGD, Group
+from fedvisage.training.optimisers import SGD, Group
 
 WORK = Training(batch_size=8, learning_rate=0.02, weight_decay=1e-3)
 PARTITION = Partition((), (), {"ann": Share("source", tuple(range(8))), "bob": Share("target", tuple(range(8, 20)))})
@@ -322,7 +322,7 @@ def test_the_mean_start_puts_heads_at_their_clusters(tmp_path: Path) -> None:
 
 def test_a_target_that_was_not_labelled_at_the_start_is_labelled_when_it_trains() -> None:
     weights, faces = Weights(network()), party_faces(FACES, PARTITION, "bob")[1]
-    party = Party("bob", "target", 1, faces, {}, weights, Streams(1, "parties", 1, "bob"))
+    party = Party("bob", "target", 1, faces, {}, weights, Streams(1, "parties", 1, "bob"), rates=lambda round: 0.02)
     method = FedUDA(training=WORK, rounds=1, distance=CLOSE)
     parcel = Parcel({BACKBONE: snapshot(weights.backbone), BUFFERS: snapshot(weights.buffers)})
     answer = method.train(party, parcel)

@@ -422,3 +422,35 @@ def test_a_weighted_sum_of_groups_is_new_and_in_the_order_of_the_first() -> None
     assert list(total) == ["a", "b"]
     total["a"].zero_()
     assert one["a"].tolist() == [1.0, 1.0]
+
+
+class Slower(PFM):
+    """A method that would train its parties at another rate than the server reckons with."""
+
+    def rate(self, round: int) -> float:
+        return 0.1 * WORK.learning_rate
+
+
+def test_a_method_cannot_have_a_learning_rate_of_its_own(tmp_path: Path) -> None:
+    """The schedule is the core's: parties and server of PFM go on as before, to the same bits."""
+    own = federate(tmp_path / "own", Slower(training=WORK, rounds=2))
+    plain = federate(tmp_path / "plain", PFM(training=WORK, rounds=2))
+    for group in (BACKBONE, OPTIMISER):
+        assert all(torch.equal(own.server[group][name], value) for name, value in plain.server[group].items())
+
+
+def test_parties_and_server_see_the_same_rate_in_every_round(tmp_path: Path) -> None:
+    seen: dict[str, list[float]] = {"party": [], "server": []}
+
+    class Looks(METHODS["fedavg"]):  # type: ignore[misc,valid-type]
+        def train(self, party: Party, parcel: Parcel) -> Parcel:
+            seen["party"].append(party.rate)
+            return super().train(party, parcel)
+
+        def absorb_train(self, server: Any, result: Any, context: Any) -> Any:
+            seen["server"].append(context.rate)
+            return super().absorb_train(server, result, context)
+
+    work = WORK.model_copy(update={"schedule": "cosine", "learning_rate": 0.01})
+    federate(tmp_path, Looks(training=work), rounds=2, partition=ONE)
+    assert seen["party"] == seen["server"] == [0.01, 0.005]

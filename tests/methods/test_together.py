@@ -32,7 +32,7 @@ SEVERAL = Partition((), (), {"ann": Share("trainer", tuple(range(0, 8))), "bob":
 
 def run(folder: Path, together: int, **options: Any) -> Ran:
     method = FedFace(training=WORK, rounds=3, **options)
-    part = Spreadout(strength=0.1, margin=1.2, training=WORK, rounds=3)
+    part = Spreadout(strength=0.1, margin=1.2, training=WORK)
     trained = () if options.get("embeddings") == "fixed" else (part,)
     return federate(folder, method, rounds=3, others=trained, partition=ONE_EACH, together=together)
 

@@ -17,7 +17,7 @@ from fedvisage.core.weights import Weights, snapshot
 from fedvisage.faces.faceset import ArrayImages, Faces, FaceSet
 from fedvisage.losses import cosface
 from fedvisage.models import Backbone, create_backbone
-from fedvisage.training import Batch, Trainer, batches, embed_images, learning_rate, loss_of
+from fedvisage.training import Batch, Trainer, batches, embed_images, loss_of, rates_of
 
 SIZE = 32
 
@@ -152,7 +152,7 @@ def test_a_rate_far_too_high_is_reported_as_such() -> None:
 )
 def test_schedules_by_hand(work: Training, rates: list[float]) -> None:
     """Four rounds; the cosine is 0.05 (1 + cos(0, 45, 90, 135 degrees))."""
-    assert [learning_rate(work, round, 4) for round in (1, 2, 3, 4)] == pytest.approx(rates, rel=1e-5)
+    assert [rates_of(work, 4)(round) for round in (1, 2, 3, 4)] == pytest.approx(rates, rel=1e-5)
 
 
 def test_the_loss_takes_scale_and_margin_where_they_are_given() -> None:
