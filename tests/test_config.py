@@ -147,6 +147,10 @@ def test_a_wrong_value_is_one_line_that_says_where(changes: dict[str, Any], mess
     [
         ({"training.loss": "cosfase"}, "did you mean 'cosface'"),
         ({"training.loss": "softmax", "training.margin": 0.2}, "loss 'softmax' has no option 'margin'"),
+        ({"training.loss_options": {"form": "hing"}}, "cosface has no form 'hing': did you mean 'hinge'"),
+        ({"training.loss_options": {"frm": "hinge"}}, "loss 'cosface' has no option 'frm': did you mean 'form'"),
+        ({"training.loss_options": {"margin": 0.2}}, "loss_options.margin belongs in [training]"),
+        ({"training.loss_options": {"reduction": "none"}}, "training takes the mean"),
         ({"weighting.name": "sample"}, "did you mean 'samples'"),
         ({"weighting.name": "equal", "weighting.power": 2}, "[weighting]: unknown key 'power'"),
         ({"regulariser.strength": 2}, "[regulariser] needs a name"),

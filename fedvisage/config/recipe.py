@@ -161,6 +161,8 @@ class Training(Section):
     loss: str = "cosface"
     scale: Positive | None = None
     margin: NotNegative | None = None
+    loss_options: dict[str, Any] = {}
+    """What else the loss takes: `form = "hinge"` of CosFace, `form = "raw"` of ArcFace, ..."""
     batch_size: Annotated[int, Field(ge=2)] = 32
     epochs: Count | None = None
     steps: Count | None = None

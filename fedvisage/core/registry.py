@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from fedvisage.core.errors import FedVisageError, nearest
 
 T = TypeVar("T")
+Item = TypeVar("Item")
 
 
 class Registry(Mapping[str, T], Generic[T]):
@@ -19,13 +20,13 @@ class Registry(Mapping[str, T], Generic[T]):
         self.kind = kind
         self._items: dict[str, T] = {}
 
-    def register(self, name: str) -> Callable[[T], T]:
+    def register(self, name: str) -> Callable[[Item], Item]:
         """Decorator that files the decorated thing under `name`."""
 
-        def add(item: T) -> T:
+        def add(item: Item) -> Item:
             if name in self._items and self._items[name] is not item:
                 raise ValueError(f"{self.kind} '{name}' is registered twice")
-            self._items[name] = item
+            self._items[name] = cast(T, item)
             return item
 
         return add

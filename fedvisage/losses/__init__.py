@@ -6,6 +6,7 @@ and gradient by closed form in bounded memory, for a server with many classes.
 
 from fedvisage.losses._cosines import unit
 from fedvisage.losses._regularisers import ValueAndGradient, average_shared
+from fedvisage.losses.adaface import adaface
 from fedvisage.losses.adversarial import domain_adversarial, domain_classifier, reversal_strength
 from fedvisage.losses.arcface import arcface
 from fedvisage.losses.binary import binary_margin, binary_margin_bias
@@ -23,6 +24,7 @@ from fedvisage.losses.spreadout import mined_spreadout_gradient, spreadout, spre
 __all__ = [
     "LOSSES",
     "ValueAndGradient",
+    "adaface",
     "arcface",
     "average_shared",
     "binary_margin",

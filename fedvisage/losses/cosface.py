@@ -19,10 +19,12 @@ from torch.nn import functional
 
 from fedvisage.core.errors import FedVisageError, nearest
 from fedvisage.losses._cosines import Reduction, check_batch, reduce, scaled_cosines, without_autocast
+from fedvisage.losses.choice import LOSSES
 
 FORMS = ("softplus", "hinge")
 
 
+@LOSSES.register("cosface")
 def cosface(
     features: Tensor,
     class_embeddings: Tensor,

@@ -10,8 +10,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedvisage.losses._cosines import Reduction, check_batch, full_precision, scaled_cosines, without_autocast
+from fedvisage.losses.choice import LOSSES
 
 
+@LOSSES.register("softmax")
 def softmax(features: Tensor, class_embeddings: Tensor, labels: Tensor, *, reduction: Reduction = "mean") -> Tensor:
     """Cross-entropy of the inner products of features (N, d) and class embeddings (C, d) with labels (N,)."""
     check_batch(features, class_embeddings, labels)
@@ -20,6 +22,7 @@ def softmax(features: Tensor, class_embeddings: Tensor, labels: Tensor, *, reduc
         return functional.cross_entropy(logits, labels, reduction=reduction)
 
 
+@LOSSES.register("normalised-softmax")
 def normalised_softmax(
     features: Tensor, class_embeddings: Tensor, labels: Tensor, *, scale: float = 30.0, reduction: Reduction = "mean"
 ) -> Tensor:

@@ -218,6 +218,15 @@ def _total(joined: Mapping[str, Joined]) -> int:
     return sum(entry.classes for entry in joined.values())
 
 
+FORM_OF: Mapping[str, CorrectionForm] = {
+    "softmax": "softmax",
+    "normalised-softmax": "cosface",
+    "cosface": "cosface",
+    "arcface": "arcface",
+}
+"""The form of gradient correction that goes with a loss; without a margin CosFace is the normalised softmax."""
+
+
 @REGULARISERS.register("gradient-correction")
 class GradientCorrection(Separation):
     """FedGC's correction; `strength` is the paper's λ."""
@@ -226,6 +235,15 @@ class GradientCorrection(Separation):
     form: Literal["loss", "softmax", "cosface", "arcface"] = "loss"
     """The regulariser that goes with the parties' loss (with its scale and margin), or one of the three."""
 
+    @model_validator(mode="after")
+    def _loss_has_a_form(self) -> Self:
+        work = self.training
+        if self.form == "loss" and (work.loss not in FORM_OF or work.loss_options):
+            which = ", ".join((f"'{work.loss}'", *(f"{name} = {value!r}" for name, value in work.loss_options.items())))
+            known = ", ".join(f"'{form}'" for form in dict.fromkeys(FORM_OF.values()))
+            raise ValueError(f"no form of gradient correction goes with the parties' loss {which}: set form to {known}")
+        return self
+
     def regulariser(self, embeddings: Tensor, owner: Tensor, identity: Tensor | None) -> ValueAndGradient:
         """Eq. 5, summed over all people."""
         form, scale, margin = self._form()
@@ -233,14 +251,13 @@ class GradientCorrection(Separation):
 
     def _form(self) -> tuple[CorrectionForm, float | None, float | None]:
         work = self.training
-        if self.form == "softmax" or (self.form == "loss" and work.loss == "softmax"):
-            return "softmax", None, None
-        if self.form != "loss" and self.form != work.loss:
-            return self.form, None, None
+        form = FORM_OF[work.loss] if self.form == "loss" else self.form
+        if form == "softmax" or self.form not in ("loss", work.loss):
+            return form, None, None
         defaults = loss_options(work.loss)
         scale = work.scale or float(str(defaults["scale"]))
         margin = work.margin if work.margin is not None else float(str(defaults.get("margin", 0.0)))
-        return "arcface" if work.loss == "arcface" else "cosface", scale, margin
+        return form, scale, margin
 
 
 @REGULARISERS.register("cosine")

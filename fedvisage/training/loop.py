@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedvisage.config import Training
 from fedvisage.core.codec import State
-from fedvisage.core.errors import Diverged
+from fedvisage.core.errors import Diverged, FedVisageError
 from fedvisage.core.method import Images
 from fedvisage.core.randomness import Streams
 from fedvisage.losses import margin_loss
@@ -39,9 +39,13 @@ class Fit:
 
 
 def loss_of(work: Training) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    """The margin loss that `work` names, with its scale and margin where they are given."""
+    """The margin loss that `work` names, with its scale and margin where they are given, and its other options."""
     options = {name: value for name in ("scale", "margin") if (value := getattr(work, name)) is not None}
-    return margin_loss(work.loss, **options)
+    if twice := sorted({"scale", "margin"} & work.loss_options.keys()):
+        raise FedVisageError(f"training.loss_options.{twice[0]} belongs in [training]: {twice[0]} = ...")
+    if "reduction" in work.loss_options:
+        raise FedVisageError("training.loss_options.reduction is not possible: training takes the mean over a batch")
+    return margin_loss(work.loss, **options, **work.loss_options)
 
 
 def _own(tensor: Tensor, device: torch.device, trainable: bool) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable
 
 import pytest
@@ -13,7 +14,8 @@ from pytorch_metric_learning.losses import ArcFaceLoss, CosFaceLoss, NormalizedS
 from torch import Tensor
 
 from fedvisage.core.errors import FedVisageError
-from fedvisage.losses import LOSSES, arcface, cosface, loss_options, margin_loss, normalised_softmax, softmax
+from fedvisage.losses import LOSSES, adaface, arcface, cosface, loss_options, margin_loss, normalised_softmax, softmax
+from fedvisage.losses.adaface import relative_norms, with_quality
 from fedvisage.losses.arcface import add_angle
 
 Loss = Callable[..., Tensor]
@@ -23,6 +25,8 @@ EVERY_FORM = [
     pytest.param(margin_loss("cosface"), id="cosface"),
     pytest.param(margin_loss("cosface", form="hinge"), id="cosface-hinge"),
     pytest.param(margin_loss("arcface"), id="arcface"),
+    pytest.param(margin_loss("arcface", form="raw"), id="arcface-raw"),
+    pytest.param(margin_loss("adaface"), id="adaface"),
 ]
 seeds = st.integers(0, 2**32 - 1)
 
@@ -92,6 +96,57 @@ def test_equal_to_a_slow_reference(seed: int) -> None:
     assert arcface(*example, scale=64, margin=0.5).item() == pytest.approx(slow_reference(*example, 64, angular))
 
 
+@given(seeds)
+def test_the_raw_arcface_is_the_printed_one_at_every_angle(seed: int) -> None:
+    example = batch(seed, size=2)
+    expected = slow_reference(*example, 64, lambda theta: math.cos(theta + 0.5))
+    assert arcface(*example, scale=64, margin=0.5, form="raw").item() == pytest.approx(expected)
+
+
+@given(seeds, st.integers(1, 9), st.floats(0, 1), st.floats(0, 3))
+def test_adaface_equals_a_slow_reference(seed: int, samples: int, margin: float, concentration: float) -> None:
+    """Eq. 12 to 15 image by image; small dimensions make angles that the margin would move beyond 0 and pi."""
+    features, class_embeddings, labels = batch(seed, samples=samples, size=2)
+    norms = [math.hypot(*feature) for feature in features.tolist()]
+    spread = statistics.stdev(norms) if samples > 1 else 0.0
+    total = 0.0
+    for place, norm in enumerate(norms):
+        quality = 0.0 if spread < 1e-12 else concentration * (norm - statistics.fmean(norms)) / spread
+        quality = max(-1.0, min(1.0, quality))
+
+        def moved(theta: float, quality: float = quality) -> float:
+            return math.cos(max(0.0, min(math.pi, theta - margin * quality))) - margin * (quality + 1)
+
+        total += slow_reference(features[place : place + 1], class_embeddings, labels[place : place + 1], 64, moved)
+    found = adaface(features, class_embeddings, labels, margin=margin, concentration=concentration)
+    assert found.item() == pytest.approx(total / samples, abs=1e-6)
+
+
+@given(seeds)
+def test_adaface_without_concentration_is_cosface(seed: int) -> None:
+    example = batch(seed)
+    plain = cosface(*example, scale=64.0, margin=0.4)
+    torch.testing.assert_close(adaface(*example, concentration=0.0), plain)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_adafaces_gradients_agree_with_finite_differences_at_given_qualities(seed: int) -> None:
+    """The quality of an image is a constant; with it held, the gradient is that of the loss."""
+    features, class_embeddings, labels = batch(seed, samples=4, classes=3)
+    quality = torch.tensor([-1.0, -0.3, 0.4, 1.0], dtype=torch.float64)
+    torch.autograd.gradcheck(
+        lambda f, w: with_quality(f, w, labels, quality, 8.0, 0.4, "mean"),
+        (features.requires_grad_(), class_embeddings.requires_grad_()),
+    )
+    held = relative_norms(features.detach(), 0.333)
+    both = (
+        adaface(features, class_embeddings, labels),
+        with_quality(features, class_embeddings, labels, held, 64.0, 0.4, "mean"),
+    )
+    found, expected = (torch.autograd.grad(value, (features, class_embeddings)) for value in both)
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+
+
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize(
     ("ours", "theirs"),
@@ -119,7 +174,7 @@ def test_value_and_gradients_equal_pytorch_metric_learning(ours: Loss, theirs: t
     torch.testing.assert_close(mine[1].grad, oracle.W.grad.T)
 
 
-@pytest.mark.parametrize("loss", EVERY_FORM)
+@pytest.mark.parametrize("loss", EVERY_FORM[:-1])
 @pytest.mark.parametrize("seed", range(3))
 def test_gradients_agree_with_finite_differences(loss: Loss, seed: int) -> None:
     features, class_embeddings, labels = batch(seed, samples=4, classes=3)
@@ -283,6 +338,9 @@ def test_batches_that_make_no_sense_are_refused(loss: Loss, change: Callable[...
         ("cosface", {"reduction": "avg"}, "cannot use reduction = 'avg'"),
         ("cosface", {"form": "hinge", "reduction": "avg"}, "unknown reduction 'avg'"),
         ("arcface", {"margin": 28.6}, "angle in radians"),
+        ("arcface", {"form": "row"}, "no form 'row': did you mean 'raw'"),
+        ("adaface", {"margin": 1.2}, "from 0 to 1"),
+        ("adaface", {"concentration": -1.0}, "cannot be negative"),
     ],
 )
 def test_wrong_names_and_options_are_refused_before_a_run(name: str, options: dict, message: str) -> None:
@@ -291,8 +349,8 @@ def test_wrong_names_and_options_are_refused_before_a_run(name: str, options: di
 
 
 def test_registered_losses_and_their_options() -> None:
-    assert list(LOSSES) == ["arcface", "cosface", "normalised-softmax", "softmax"]
-    assert loss_options("arcface") == {"scale": 64.0, "margin": 0.5, "reduction": "mean"}
+    assert list(LOSSES) == ["adaface", "arcface", "cosface", "normalised-softmax", "softmax"]
+    assert loss_options("arcface") == {"scale": 64.0, "margin": 0.5, "form": "falling", "reduction": "mean"}
     assert loss_options("cosface") == {"scale": 30.0, "margin": 0.35, "form": "softplus", "reduction": "mean"}
 
 

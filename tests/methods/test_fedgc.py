@@ -229,6 +229,23 @@ def test_the_form_goes_with_the_loss(changes: dict[str, Any], form: tuple[Any, .
 
 
 @pytest.mark.parametrize(
+    ("training", "what"),
+    [
+        ({"training.loss": "adaface"}, "'adaface'"),
+        ({"training.loss_options": {"form": "hinge"}}, "'cosface', form = 'hinge'"),
+    ],
+)
+def test_a_loss_without_a_form_of_the_correction_is_refused_with_those_there_are(
+    training: dict[str, Any], what: str
+) -> None:
+    changes = {"method.name": "fedgc", "compare": [], **training}
+    message = f"goes with the parties' loss {what}: set form to 'softmax', 'cosface', 'arcface'"
+    with pytest.raises(FedVisageError, match=message):
+        build_parts(fv.load_recipe("smoke", changes))
+    build_parts(fv.load_recipe("smoke", changes | {"regulariser": {"name": "gradient-correction", "form": "cosface"}}))
+
+
+@pytest.mark.parametrize(
     "method",
     [
         {"method.name": "alone"},
