@@ -12,6 +12,7 @@ from fedvisage.core.flat import Layout
 from fedvisage.core.method import Component, Context, Joined, Party, Result
 from fedvisage.core.parcel import Parcel
 from fedvisage.core.phase import Phase
+from fedvisage.core.sealing import Answer, is_ours, nothing_follows
 
 
 class Assembly:
@@ -19,6 +20,8 @@ class Assembly:
 
     def __init__(self, components: Sequence[Component]) -> None:
         self.components = tuple(components)
+        self.ours = all(is_ours(type(component)) for component in self.components)
+        """Whether all of them come with this package; of others the core cannot know what they do to a model."""
         self.phases: dict[str, Phase] = {}
         self._owner: dict[str, Component] = {}
         for owner in self.components:
@@ -63,13 +66,26 @@ class Assembly:
             other.planned(phase, server, parcels, context)
         return parcels
 
-    def local(self, phase: Phase, party: Party, parcel: Parcel) -> Parcel:
+    def local(self, phase: Phase, party: Party, parcel: Parcel) -> Answer:
         """What comes up; runs at the party."""
         owner = self._owner[phase.name]
+        party.live = self.nothing_follows(phase)
         work = partial(owner.local, phase, party, parcel)
         for other in self._others(owner):
             work = partial(other.around, phase, party, parcel, work)
-        return work()
+        answer = work()
+        if not isinstance(answer, Answer) or answer.maker is not party:
+            what = f"phase '{phase.name}' of {type(owner).__name__}"
+            raise FedVisageError(f"{what} must return what party.answer(...) made in this exchange; nothing was sent")
+        return answer
+
+    def nothing_follows(self, phase: Phase) -> bool:
+        """Whether the core knows that nobody writes to a party's model once a phase's answer is made."""
+        owner = self._owner[phase.name]
+        half = getattr(type(owner), phase.name, None)
+        after = [type(other).around for other in self._others(owner)]
+        known = all(around is Component.around or nothing_follows(around) for around in after)
+        return type(owner).local is Component.local and half is not None and nothing_follows(half) and known
 
     def absorb(self, phase: Phase, server: State, result: Result, context: Context) -> State:
         """The server state after the accepted answers."""

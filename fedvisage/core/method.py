@@ -27,6 +27,7 @@ from fedvisage.core.parcel import BACKBONE, BUFFERS, Parcel, Tensors
 from fedvisage.core.phase import LEARNERS, SOURCE, TRAINER, Phase
 from fedvisage.core.randomness import Streams
 from fedvisage.core.registry import Registry
+from fedvisage.core.sealing import Answer, Room, sealed, to_load
 from fedvisage.core.weights import Weights
 
 
@@ -107,17 +108,37 @@ class Party:
     stepped: Any = None
     """What a step taken together with other parties gave this one, where the recipe asks for that."""
     rates: Rates = no_rates
+    live: bool = False
+    """Whether the core knows that nobody writes to the model after the answer, which then need not be copied."""
+    room: Room = field(default_factory=Room)
+    """Where the model's copy is put."""
+    keep: Callable[[Party], None] | None = None
+    """Puts what the core keeps of the trained model into the state, at the moment of the answer."""
 
     @property
     def rate(self) -> float:
         """The learning rate of this round: the server's `Context.rate` is the same."""
         return self.rates(self.round)
 
+    def answer(self, *groups: str, tensors: Mapping[str, Tensors] | None = None, **statistics: float) -> Answer:
+        """Make what leaves the party, sealed: groups of the model as it is now, other `tensors` by group, and numbers.
+
+        Empty groups are left out. Nothing that is done to the model or to the tensors afterwards changes the answer.
+        """
+        for group in groups:
+            if group not in (BACKBONE, BUFFERS):
+                raise FedVisageError(f"'{group}' is no group of the network: give its tensors by name")
+        if self.keep is not None:
+            self.keep(self)
+        own: dict[str, Tensors] = {group: getattr(self.weights, group) for group in groups}
+        model = own if self.live else {group: self.room.copy(tensors) for group, tensors in own.items() if tensors}
+        return Answer(self, model | sealed(tensors or {}), statistics)
+
     def load(self, parcel: Parcel) -> Any:
         """Put the parcel's backbone and buffers (and this party's own BatchNorm, if it keeps one) into the model."""
         weights = self.weights
-        weights.load(parcel[BACKBONE])
-        weights.load(parcel.get(BUFFERS))
+        weights.load(to_load(parcel, BACKBONE))
+        weights.load(to_load(parcel, BUFFERS))
         if weights.local:
             weights.load(self.state.get("batchnorm") or self.start_batchnorm)
         return weights.model
@@ -194,9 +215,9 @@ class Component(BaseModel):
         answer: dict[str, Parcel] = getattr(self, f"plan_{phase.name}")(server, cohort, context)
         return answer
 
-    def local(self, phase: Phase, party: Party, parcel: Parcel) -> Parcel:
-        """What comes up; runs at the party."""
-        answer: Parcel = getattr(self, phase.name)(party, parcel)
+    def local(self, phase: Phase, party: Party, parcel: Parcel) -> Answer:
+        """What comes up, made by `party.answer`; runs at the party."""
+        answer: Answer = getattr(self, phase.name)(party, parcel)
         return answer
 
     def absorb(self, phase: Phase, server: State, result: Result, context: Context) -> State:
@@ -215,7 +236,7 @@ class Component(BaseModel):
     def planned(self, phase: Phase, server: State, parcels: dict[str, Parcel], context: Context) -> None:
         """Add to the parcels another component has planned."""
 
-    def around(self, phase: Phase, party: Party, parcel: Parcel, work: Callable[[], Parcel]) -> Parcel:
+    def around(self, phase: Phase, party: Party, parcel: Parcel, work: Callable[[], Answer]) -> Answer:
         """Act before and after another component's work at the party."""
         return work()
 

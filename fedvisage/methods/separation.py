@@ -31,6 +31,7 @@ from fedvisage.core.flat import Layout
 from fedvisage.core.method import REGULARISERS, Component, Context, Joined, Party, Result
 from fedvisage.core.parcel import IDENTITY_TOKENS, PRIVATE_EMBEDDINGS, Parcel
 from fedvisage.core.phase import Phase
+from fedvisage.core.sealing import Answer, ends_with_answer
 from fedvisage.losses import (
     ValueAndGradient,
     average_shared,
@@ -93,10 +94,10 @@ class Separation(Component):
         """Nothing goes down."""
         return {party: Parcel() for party in cohort}
 
-    def identify(self, party: Party, parcel: Parcel) -> Parcel:
+    def identify(self, party: Party, parcel: Parcel) -> Answer:
         """A token per person, the same at every party that knows the person by the same name."""
         tokens = [identity_token(self.key, name) for name in party.faces.train.names]
-        return Parcel({IDENTITY_TOKENS: {OWN: torch.tensor(tokens, dtype=torch.int64)}})
+        return party.answer(tensors={IDENTITY_TOKENS: {OWN: torch.tensor(tokens, dtype=torch.int64)}})
 
     def absorb_identify(self, server: State, result: Result, context: Context) -> State:
         """Keep the tokens in the order of the class embeddings; a party that sent none, or one twice, shares nobody."""
@@ -135,15 +136,14 @@ class Separation(Component):
         shape = (context.joined[party].classes, context.embedding_size)
         return {PRIVATE_EMBEDDINGS: {OWN: (shape, torch.float32)}}
 
-    def around(self, phase: Phase, party: Party, parcel: Parcel, work: Callable[[], Parcel]) -> Parcel:
+    @ends_with_answer
+    def around(self, phase: Phase, party: Party, parcel: Parcel, work: Callable[[], Answer]) -> Answer:
         """Train with the embeddings that came down, and send what they have become."""
         if not phase.trains:
             return work()
         if parcel.get(PRIVATE_EMBEDDINGS):
             party.state[EMBEDDINGS] = parcel[PRIVATE_EMBEDDINGS][OWN]
-        answer = work()
-        answer.tensors[PRIVATE_EMBEDDINGS] = {OWN: party.state[EMBEDDINGS]}
-        return answer
+        return work().more({PRIVATE_EMBEDDINGS: {OWN: party.state[EMBEDDINGS]}})
 
     def absorbed(self, phase: Phase, server: State, result: Result, context: Context) -> State:
         """One step down the regulariser over everybody's embeddings, those of absent parties included."""
