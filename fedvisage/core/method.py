@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
+from torch import Tensor
 
 from fedvisage.core.codec import State
 from fedvisage.core.errors import FedVisageError
@@ -112,6 +113,8 @@ class Party:
     """Whether the core knows that nobody writes to the model after the answer, which then need not be copied."""
     room: Room = field(default_factory=Room)
     """Where the model's copy is put."""
+    extra: Callable[[Party], dict[str, Tensors]] | None = None
+    """What the core adds to the answer at the moment when it is made."""
     keep: Callable[[Party], None] | None = None
     """Puts what the core keeps of the trained model into the state, at the moment of the answer."""
 
@@ -131,8 +134,9 @@ class Party:
         if self.keep is not None:
             self.keep(self)
         own: dict[str, Tensors] = {group: getattr(self.weights, group) for group in groups}
-        model = own if self.live else {group: self.room.copy(tensors) for group, tensors in own.items() if tensors}
-        return Answer(self, model | sealed(tensors or {}), statistics)
+        tensors = dict(tensors or {}) | (self.extra(self) if self.extra is not None else {})
+        model = own if self.live else {group: self.room.copy(values) for group, values in own.items() if values}
+        return Answer(self, model | sealed(tensors), statistics)
 
     def load(self, parcel: Parcel) -> Any:
         """Put the parcel's backbone and buffers (and this party's own BatchNorm, if it keeps one) into the model."""
@@ -269,6 +273,18 @@ class Component(BaseModel):
         return {group: shape for group, shape in shapes.items() if shape}
 
 
+class Regulariser(Component):
+    """What the server does to the class embeddings of all parties' people after each round (see `core.rows`)."""
+
+    def step(self, rows: Tensor, owner: Tensor, person: Tensor | None, context: Context) -> Tensor:
+        """The rows (C, d) after the step, in the same order.
+
+        `owner` (C,) numbers the parties by name. Rows of one person who is at several parties have one number in
+        `person` (C,), which is None where nothing is known of that.
+        """
+        raise TypeError(f"{type(self).__name__} does not say what it does to class embeddings")
+
+
 class Weighting(Component):
     """How much each party's answer counts; the federation normalises over the accepted answers."""
 
@@ -329,7 +345,7 @@ class Method(Component):
 
 
 METHODS: Registry[type[Method]] = Registry("method")
-REGULARISERS: Registry[type[Component]] = Registry("regulariser")
+REGULARISERS: Registry[type[Regulariser]] = Registry("regulariser")
 WEIGHTINGS: Registry[type[Weighting]] = Registry("weighting")
 
 

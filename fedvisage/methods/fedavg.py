@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from fedvisage.config import Training
 from fedvisage.core.codec import State
 from fedvisage.core.method import METHODS, Context, Images, Joined, Method, Party, Result, broadcast
-from fedvisage.core.parcel import BACKBONE, BUFFERS, PRIVATE_EMBEDDINGS, Parcel, Tensors
+from fedvisage.core.parcel import BACKBONE, BUFFERS, EMBEDDINGS, PRIVATE_EMBEDDINGS, Parcel, Tensors
 from fedvisage.core.phase import Audience, Phase, Reduction
 from fedvisage.core.randomness import Streams
 from fedvisage.core.sealing import Answer, ends_with_answer
@@ -31,7 +31,7 @@ from fedvisage.methods.together import Outcome, Stepped, step_together
 from fedvisage.models import Backbone
 from fedvisage.training import Batch, Correct, Fit, Loss, Trainer, count_steps, embed_images, loss_of
 
-EMBEDDINGS = "class_embeddings"
+__all__ = ["EMBEDDINGS", "FedAvg", "FedPE", "mean_embeddings"]
 
 
 @METHODS.register("fedavg")
