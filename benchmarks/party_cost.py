@@ -14,6 +14,7 @@ from fedvisage.build import Parts
 from fedvisage.config import Recipe
 from fedvisage.core.method import Party
 from fedvisage.core.parcel import BACKBONE, BUFFERS, Parcel
+from fedvisage.core.sealing import Answer, ends_with_answer
 from fedvisage.methods.fedavg import FedPE
 from fedvisage.methods.weightings import BySamples
 from fedvisage.models import Backbone
@@ -32,13 +33,24 @@ class NoWork(FedPE):
 class NoWorkNoState(NoWork):
     """The same without class embeddings: nothing is kept at the party."""
 
-    def join(self, party: Party, parcel: Parcel) -> Parcel:
-        return Parcel(statistics={"samples": 2.0, "classes": 1.0})
+    def join(self, party: Party, parcel: Parcel) -> Answer:
+        return party.answer(samples=2.0, classes=1.0)
 
-    def train(self, party: Party, parcel: Parcel) -> Parcel:
+    @ends_with_answer
+    def train(self, party: Party, parcel: Parcel) -> Answer:
         party.load(parcel)
-        groups = {BACKBONE: party.weights.backbone, BUFFERS: party.weights.buffers}
-        return Parcel(groups, {"samples": 2.0, "loss": 0.0})
+        return party.answer(BACKBONE, BUFFERS, samples=2.0, loss=0.0)
+
+
+for part in (NoWork, NoWorkNoState, NoWorkNoState.train):
+    part.__module__ = FedPE.__module__  # they stand for methods of the package
+
+
+class TrainsItself(NoWorkNoState):
+    """A method of one's own that overrides `train`: its answer is copied."""
+
+    def train(self, party: Party, parcel: Parcel) -> Answer:
+        return super().train(party, parcel)
 
 
 SIZES: dict[str, dict[str, Any]] = {
@@ -55,11 +67,17 @@ def measure(scale: Scale) -> list[Row]:
     small = {"parties": 2, "rounds": 2} if scale == "smoke" else {}
     sizes = SIZES | LARGE if scale == "full" else SIZES
     rows = [_measure(NoWorkNoState(), label, **values | small) for label, values in sizes.items()]
+    rows += [_measure(TrainsItself(), label, OVERRIDING, **values | small) for label, values in sizes.items()]
     kept = _measure(NoWork(), "1M", **SIZES["1M"] | small)
     return [*rows, replace(kept, name=f"{kept.name}, private state kept on disk", limit="-")]
 
 
-def _measure(method: FedPE, label: str, backbone: dict[str, object], size: int, parties: int, rounds: int) -> Row:
+OVERRIDING = "a method that overrides train"
+
+
+def _measure(
+    method: FedPE, label: str, who: str = "", *, backbone: dict[str, object], size: int, parties: int, rounds: int
+) -> Row:
     recipe = Recipe.model_validate(
         {
             "faces": {"identities": parties, "images_per_identity": 2, "size": size},
@@ -82,8 +100,9 @@ def _measure(method: FedPE, label: str, backbone: dict[str, object], size: int, 
     ours, reference = clock.rounds[1:], bare[1:]
     ratio = median(a / b for a, b in zip(ours, reference, strict=True))
     each = 1000 / parties
-    name, peer = f"cost per party besides training, {label} parameters", "bare copy-and-sum loop"
-    return Row.of(name, median(ours) * each, median(reference) * each, "ms", peer, "<= 1.6", ratio)
+    name = ", ".join(filter(None, (f"cost per party besides training, {label} parameters", who)))
+    limit, peer = "<= 2.1" if who else "<= 1.6", "bare copy-and-sum loop"
+    return Row.of(name, median(ours) * each, median(reference) * each, "ms", peer, limit, ratio)
 
 
 def copy_and_sum(model: Backbone, parties: int) -> None:

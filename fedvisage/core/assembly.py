@@ -10,8 +10,10 @@ from fedvisage.core.codec import State
 from fedvisage.core.errors import FedVisageError
 from fedvisage.core.flat import Layout
 from fedvisage.core.method import Component, Context, Joined, Party, Result
-from fedvisage.core.parcel import Parcel
+from fedvisage.core.parcel import PRIVATE_EMBEDDINGS, Parcel
 from fedvisage.core.phase import Phase
+from fedvisage.core.rows import check_owners, rows_of, without_rows
+from fedvisage.core.sealing import Answer, is_ours, nothing_follows
 
 
 class Assembly:
@@ -19,14 +21,19 @@ class Assembly:
 
     def __init__(self, components: Sequence[Component]) -> None:
         self.components = tuple(components)
+        self.ours = all(is_ours(type(component)) for component in self.components)
+        """Whether all of them come with this package; of others the core cannot know what they do to a model."""
         self.phases: dict[str, Phase] = {}
         self._owner: dict[str, Component] = {}
+        self.rows = rows_of(self.components)
         for owner in self.components:
             for phase in owner.phases():
+                check_owners(owner, phase)
                 if phase.name in self.phases:
                     raise FedVisageError(f"two components bring a phase called '{phase.name}'")
                 for other in self._others(owner):
                     phase = other.extend(phase)
+                phase = self.rows.extend(phase) if self.rows else phase
                 self.phases[phase.name], self._owner[phase.name] = phase, owner
         for phase in self.phases.values():
             if phase.beside:
@@ -57,27 +64,61 @@ class Assembly:
 
     def plan(self, phase: Phase, server: State, cohort: Sequence[str], context: Context) -> dict[str, Parcel]:
         """What goes down, per party."""
-        owner = self._owner[phase.name]
-        parcels = owner.plan(phase, server, cohort, context)
+        owner, seen = self._owner[phase.name], self.hidden(server)
+        parcels = owner.plan(phase, seen, cohort, context)
         for other in self._others(owner):
-            other.planned(phase, server, parcels, context)
+            other.planned(phase, seen, parcels, context)
+        if self.rows and phase.trains:
+            for party, parcel in parcels.items():
+                if PRIVATE_EMBEDDINGS in parcel.tensors:
+                    raise FedVisageError(
+                        f"phase '{phase.name}' would send class embeddings to {party}, which the core alone does; "
+                        "nothing was sent"
+                    )
+            self.rows.send(server, parcels, context.joined)
         return parcels
 
-    def local(self, phase: Phase, party: Party, parcel: Parcel) -> Parcel:
+    def hidden(self, server: State) -> State:
+        """The server state as methods and weightings see it: without the rows that the core keeps."""
+        return self.rows.hidden(server) if self.rows else server
+
+    def local(self, phase: Phase, party: Party, parcel: Parcel) -> Answer:
         """What comes up; runs at the party."""
         owner = self._owner[phase.name]
+        party.live = self.nothing_follows(phase)
+        if self.rows and phase.trains:
+            self.rows.receive(party, parcel)
         work = partial(owner.local, phase, party, parcel)
         for other in self._others(owner):
             work = partial(other.around, phase, party, parcel, work)
-        return work()
+        answer = work()
+        if not isinstance(answer, Answer) or answer.maker is not party:
+            what = f"phase '{phase.name}' of {type(owner).__name__}"
+            raise FedVisageError(f"{what} must return what party.answer(...) made in this exchange; nothing was sent")
+        return answer
+
+    def nothing_follows(self, phase: Phase) -> bool:
+        """Whether the core knows that nobody writes to a party's model once a phase's answer is made."""
+        owner = self._owner[phase.name]
+        half = getattr(type(owner), phase.name, None)
+        after = [type(other).around for other in self._others(owner)]
+        known = all(around is Component.around or nothing_follows(around) for around in after)
+        return type(owner).local is Component.local and half is not None and nothing_follows(half) and known
 
     def absorb(self, phase: Phase, server: State, result: Result, context: Context) -> State:
         """The server state after the accepted answers."""
-        owner = self._owner[phase.name]
-        server = owner.absorb(phase, server, result, context)
+        owner, before = self._owner[phase.name], server
+        shown = without_rows(result) if self.rows else result
+        server = owner.absorb(phase, self.hidden(server), shown, context)
         for other in self._others(owner):
-            server = other.absorbed(phase, server, result, context)
-        return server
+            server = other.absorbed(phase, server, shown, context)
+        if self.rows is None:
+            return server
+        server = self.hidden(server)
+        if phase.trains:
+            return self.rows.absorb(before, server, result, context)
+        kept = before.get(PRIVATE_EMBEDDINGS)
+        return server if kept is None else server | {PRIVATE_EMBEDDINGS: kept}
 
     def local_steps(self, phase: Phase, joined: Joined) -> int:
         """Local steps of a party in a training phase."""
@@ -90,10 +131,11 @@ class Assembly:
     def expect(self, phase: Phase, server: State, party: str, parcel: Parcel, context: Context) -> dict[str, Layout]:
         """Shapes and dtypes of an answer's groups."""
         owner = self._owner[phase.name]
+        server = self.hidden(server)
         shapes = owner.expect(phase, server, party, parcel, context)
         for other in self._others(owner):
             shapes |= other.expected(phase, server, party, parcel, context)
-        return shapes
+        return shapes | self.rows.expected(party, context) if self.rows and phase.trains else shapes
 
 
 def with_groups(phase: Phase, **more: object) -> Phase:

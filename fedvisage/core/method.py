@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
+from torch import Tensor
 
 from fedvisage.core.codec import State
 from fedvisage.core.errors import FedVisageError
@@ -27,6 +28,7 @@ from fedvisage.core.parcel import BACKBONE, BUFFERS, Parcel, Tensors
 from fedvisage.core.phase import LEARNERS, SOURCE, TRAINER, Phase
 from fedvisage.core.randomness import Streams
 from fedvisage.core.registry import Registry
+from fedvisage.core.sealing import Answer, Room, sealed, to_load
 from fedvisage.core.weights import Weights
 
 
@@ -107,17 +109,40 @@ class Party:
     stepped: Any = None
     """What a step taken together with other parties gave this one, where the recipe asks for that."""
     rates: Rates = no_rates
+    live: bool = False
+    """Whether the core knows that nobody writes to the model after the answer, which then need not be copied."""
+    room: Room = field(default_factory=Room)
+    """Where the model's copy is put."""
+    extra: Callable[[Party], dict[str, Tensors]] | None = None
+    """What the core adds to the answer at the moment when it is made."""
+    keep: Callable[[Party], None] | None = None
+    """Puts what the core keeps of the trained model into the state, at the moment of the answer."""
 
     @property
     def rate(self) -> float:
         """The learning rate of this round: the server's `Context.rate` is the same."""
         return self.rates(self.round)
 
+    def answer(self, *groups: str, tensors: Mapping[str, Tensors] | None = None, **statistics: float) -> Answer:
+        """Make what leaves the party, sealed: groups of the model as it is now, other `tensors` by group, and numbers.
+
+        Empty groups are left out. Nothing that is done to the model or to the tensors afterwards changes the answer.
+        """
+        for group in groups:
+            if group not in (BACKBONE, BUFFERS):
+                raise FedVisageError(f"'{group}' is no group of the network: give its tensors by name")
+        if self.keep is not None:
+            self.keep(self)
+        own: dict[str, Tensors] = {group: getattr(self.weights, group) for group in groups}
+        tensors = dict(tensors or {}) | (self.extra(self) if self.extra is not None else {})
+        model = own if self.live else {group: self.room.copy(values) for group, values in own.items() if values}
+        return Answer(self, model | sealed(tensors), statistics)
+
     def load(self, parcel: Parcel) -> Any:
         """Put the parcel's backbone and buffers (and this party's own BatchNorm, if it keeps one) into the model."""
         weights = self.weights
-        weights.load(parcel[BACKBONE])
-        weights.load(parcel.get(BUFFERS))
+        weights.load(to_load(parcel, BACKBONE))
+        weights.load(to_load(parcel, BUFFERS))
         if weights.local:
             weights.load(self.state.get("batchnorm") or self.start_batchnorm)
         return weights.model
@@ -194,9 +219,9 @@ class Component(BaseModel):
         answer: dict[str, Parcel] = getattr(self, f"plan_{phase.name}")(server, cohort, context)
         return answer
 
-    def local(self, phase: Phase, party: Party, parcel: Parcel) -> Parcel:
-        """What comes up; runs at the party."""
-        answer: Parcel = getattr(self, phase.name)(party, parcel)
+    def local(self, phase: Phase, party: Party, parcel: Parcel) -> Answer:
+        """What comes up, made by `party.answer`; runs at the party."""
+        answer: Answer = getattr(self, phase.name)(party, parcel)
         return answer
 
     def absorb(self, phase: Phase, server: State, result: Result, context: Context) -> State:
@@ -215,7 +240,7 @@ class Component(BaseModel):
     def planned(self, phase: Phase, server: State, parcels: dict[str, Parcel], context: Context) -> None:
         """Add to the parcels another component has planned."""
 
-    def around(self, phase: Phase, party: Party, parcel: Parcel, work: Callable[[], Parcel]) -> Parcel:
+    def around(self, phase: Phase, party: Party, parcel: Parcel, work: Callable[[], Answer]) -> Answer:
         """Act before and after another component's work at the party."""
         return work()
 
@@ -246,6 +271,18 @@ class Component(BaseModel):
         """
         shapes = {group: layout(parcel.get(group)) for group in phase.up}
         return {group: shape for group, shape in shapes.items() if shape}
+
+
+class Regulariser(Component):
+    """What the server does to the class embeddings of all parties' people after each round (see `core.rows`)."""
+
+    def step(self, rows: Tensor, owner: Tensor, person: Tensor | None, context: Context) -> Tensor:
+        """The rows (C, d) after the step, in the same order.
+
+        `owner` (C,) numbers the parties by name. Rows of one person who is at several parties have one number in
+        `person` (C,), which is None where nothing is known of that.
+        """
+        raise TypeError(f"{type(self).__name__} does not say what it does to class embeddings")
 
 
 class Weighting(Component):
@@ -308,7 +345,7 @@ class Method(Component):
 
 
 METHODS: Registry[type[Method]] = Registry("method")
-REGULARISERS: Registry[type[Component]] = Registry("regulariser")
+REGULARISERS: Registry[type[Regulariser]] = Registry("regulariser")
 WEIGHTINGS: Registry[type[Weighting]] = Registry("weighting")
 
 

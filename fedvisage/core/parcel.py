@@ -27,6 +27,9 @@ CENTRES = "centres"
 STATISTICS = "statistics"
 PERSONAL = "personal"
 
+EMBEDDINGS = "class_embeddings"
+"""In a party's state: the class embeddings of its own people (C, d)."""
+
 GROUPS: Mapping[str, str] = {
     BACKBONE: "parameters of the network that turns an image into an embedding",
     BUFFERS: "BatchNorm running means and variances",

@@ -20,6 +20,8 @@ from fedvisage.core.parcel import Tensors
 
 BatchNormPolicy = Literal["average", "local", "recalibrate"]
 COUNTER = "num_batches_tracked"
+_HOOKS = [name for name in vars(nn.Module()) if name.endswith("_hooks") and "state_dict" not in name]
+_TENSOR_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 _BATCHNORM = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
@@ -44,12 +46,26 @@ class Weights:
         )
         self._lay_out(pack_flat)
         self._resting = False
+        self._fixed: tuple[Tensors, Tensors] | None = None
         self._twins: dict[str, tuple[nn.Module, Tensors]] = {}
 
     def rest(self) -> None:
         """Let go of the values and their memory; nobody looks at the model until all of them are loaded again."""
         self._lay_out(_without_memory)
         self._resting = True
+
+    def as_new(self) -> None:
+        """Undo what a party may have left on the model that loading does not overwrite: hooks, and fixed tensors."""
+        if self._fixed is None:
+            named = dict(self.model.named_parameters()) | dict(self.model.named_buffers())
+            fixed = {name: tensor.data for name, tensor in named.items() if name not in self._everything}
+            self._fixed = fixed, {name: tensor.clone() for name, tensor in fixed.items()}
+            self._hooks = [getattr(module, name) for module in self.model.modules() for name in _HOOKS]
+            self._parameters = list(self.model.parameters())
+        copy(*self._fixed)
+        hooks = self._hooks + [getattr(own, name, None) for own in self._parameters for name in _TENSOR_HOOKS]
+        for left in filter(None, hooks):
+            left.clear()
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Copy values into the model's own tensors, by name; never rebuilds them."""

@@ -14,6 +14,7 @@ from fedvisage.core.method import Component, Joined, Party, PartyFaces, Rates, n
 from fedvisage.core.parcel import UNSTAMPED, Parcel, Stamp, Tensors
 from fedvisage.core.phase import Phase
 from fedvisage.core.randomness import Streams
+from fedvisage.core.sealing import Room, lend
 from fedvisage.core.weights import Weights, snapshot
 from fedvisage.federation.store import StateStore
 
@@ -40,15 +41,18 @@ class Host:
         self.together = together
         """Parties whose training is computed at once (see `methods.together`); 1 for each by itself."""
         self.rates = rates
+        self._room = Room()
         self._memo: dict[Any, Any] = {}
         self._stamp = UNSTAMPED
 
     def handle(self, name: str, parcel: Parcel) -> Parcel:
         """Answer a parcel as party `name`. The answer's tensors are live: read them before the next call."""
+        parcel = lend(parcel)
         return self._answer(self._open(name, parcel), parcel)
 
     def handle_together(self, parcels: Mapping[str, Parcel]) -> Iterator[tuple[str, Parcel | Exception]]:
         """Answer for several parties whose step is computed at once; an exception where one of them fails alone."""
+        parcels = {name: lend(parcel) for name, parcel in parcels.items()}
         parties = [self._open(name, parcel) for name, parcel in parcels.items()]
         method, weighting = self.assembly.components[0], self.assembly.components[1]
         counts = [Joined(party.role, len(party.faces.train), 0) for party in parties]
@@ -68,6 +72,10 @@ class Host:
         if parcel.stamp != self._stamp:
             self._memo.clear()
             self._stamp = parcel.stamp
+        self._room.next_party()
+        if not self.assembly.ours:
+            self.weights.as_new()
+        trains = self.assembly.phases[parcel.stamp.phase].trains
         return Party(
             name=name,
             role=role,
@@ -79,20 +87,19 @@ class Host:
             start_batchnorm=self.start_batchnorm,
             memo=self._memo,
             rates=self.rates,
+            room=self._room,
+            keep=self._keep if trains else None,
         )
 
     def _answer(self, party: Party, parcel: Parcel) -> Parcel:
         phase, name = self.assembly.phases[parcel.stamp.phase], party.name
-        answer = self.assembly.local(phase, party, parcel)
+        answer = self.assembly.local(phase, party, parcel).parcel()
         _check_declared(phase, answer)
         if self.weights.device.type != "cpu":
             answer.tensors = {group: snapshot(tensors) for group, tensors in answer.tensors.items()}
         answer.stamp = parcel.stamp
-        answer.statistics = {number: float(value) for number, value in answer.statistics.items()}
-        if phase.keeps_state:
-            self._keep(phase, party)
-            if party.state:
-                answer.generation = self.store.save(name, parcel.stamp, party.state, parcel.generation)
+        if phase.keeps_state and party.state:
+            answer.generation = self.store.save(name, parcel.stamp, party.state, parcel.generation)
         return answer
 
     def computes_together(self, phase: str) -> bool:
@@ -108,13 +115,13 @@ class Host:
         streams = self.streams.child(stamp.round, name)
         return streams.child("repeat", stamp.repeat) if stamp.repeat else streams
 
-    def _keep(self, phase: Phase, party: Party) -> None:
-        if not phase.trains:
-            return
+    def _keep(self, party: Party) -> None:
+        """What the party keeps of the model as it is answered: a copy, unless nobody writes to it afterwards."""
+        own = dict if party.live else snapshot
         if self.weights.local:
-            party.state["batchnorm"] = self.weights.local
+            party.state["batchnorm"] = own(self.weights.local)
         if self.keep_local:
-            party.state[LOCAL_MODEL] = self.weights.all()
+            party.state[LOCAL_MODEL] = own(self.weights.all())
 
 
 def _check_declared(phase: Phase, answer: Parcel) -> None:

@@ -217,7 +217,7 @@ class Federation:
         expected = self.assembly.expect(phase, server, party, parcels[party], exchange.context)
         norm = exchange.guard.check(party, answer, expected, parcels[party])
         joined = _joined(phase, self.parties[party], answer) or book.joined[party]
-        weight = self.weighting.weight(server, party, joined, answer.statistics)
+        weight = self.weighting.weight(self.assembly.hidden(server), party, joined, answer.statistics)
         if not 0 <= weight < math.inf:
             raise Refused(Kind.WEIGHT, f"its weight would be {weight:g}")
         records.ledger.record(party, "up", answer)

@@ -14,6 +14,7 @@ from fedvisage.core.codec import State
 from fedvisage.core.method import METHODS, Context, Party, Result, broadcast
 from fedvisage.core.parcel import BACKBONE, BUFFERS, Parcel, Tensors
 from fedvisage.core.phase import Audience, Phase
+from fedvisage.core.sealing import Answer, ends_with_answer
 from fedvisage.core.weights import snapshot
 from fedvisage.methods.fedavg import EMBEDDINGS, FedAvg
 
@@ -49,7 +50,7 @@ class Alone(FedAvg):
         """The start model."""
         return broadcast(server, (BACKBONE, BUFFERS), cohort)
 
-    def join(self, party: Party, parcel: Parcel) -> Parcel:
+    def join(self, party: Party, parcel: Parcel) -> Answer:
         """Keep the start model as the party's own."""
         party.load(parcel)
         party.state[MODEL] = snapshot(party.weights.all())
@@ -59,12 +60,13 @@ class Alone(FedAvg):
         """Nothing goes down."""
         return {party: Parcel() for party in cohort}
 
-    def train(self, party: Party, parcel: Parcel) -> Parcel:
+    @ends_with_answer
+    def train(self, party: Party, parcel: Parcel) -> Answer:
         """Go on from the party's own model."""
         party.weights.load(party.state[MODEL])
         party.state[EMBEDDINGS], fit = self.fit(party, parcel, party.weights.model, party.state[EMBEDDINGS])
         party.state[MODEL] = party.weights.all()
-        return Parcel(statistics={"samples": len(party.faces.train), "loss": fit.loss})
+        return party.answer(samples=len(party.faces.train), loss=fit.loss)
 
     def absorb_train(self, server: State, result: Result, context: Context) -> State:
         """The server learns nothing."""

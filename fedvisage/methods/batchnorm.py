@@ -16,6 +16,7 @@ from fedvisage.core.codec import State
 from fedvisage.core.method import Component, Context, Images, Party, Result, broadcast
 from fedvisage.core.parcel import BACKBONE, BUFFERS, Parcel
 from fedvisage.core.phase import Phase
+from fedvisage.core.sealing import Answer, ends_with_answer
 from fedvisage.models import Backbone
 
 BATCH = 64
@@ -33,10 +34,11 @@ class Recalibrate(Component):
         """The new global model."""
         return broadcast(server, (BACKBONE, BUFFERS), cohort)
 
-    def recalibrate(self, party: Party, parcel: Parcel) -> Parcel:
+    @ends_with_answer
+    def recalibrate(self, party: Party, parcel: Parcel) -> Answer:
         """Under the global model, on the party's training images."""
         estimate_statistics(party.load(parcel), party.faces.train)
-        return Parcel({BUFFERS: party.weights.buffers} if party.weights.buffers else {})
+        return party.answer(BUFFERS)
 
     def absorb_recalibrate(self, server: State, result: Result, context: Context) -> State:
         """The averaged statistics replace the old ones."""

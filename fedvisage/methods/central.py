@@ -17,6 +17,7 @@ from fedvisage.core.errors import FedVisageError, nearest
 from fedvisage.core.method import METHODS, Images, Party
 from fedvisage.core.parcel import Parcel
 from fedvisage.core.phase import LEARNERS, Phase
+from fedvisage.core.sealing import Answer, ends_with_answer
 from fedvisage.methods.fedavg import EMBEDDINGS, FedAvg, mean_embeddings
 from fedvisage.training import Batch, Loss
 from fedvisage.training.views import Mixture, Part
@@ -56,7 +57,7 @@ class Central(FedAvg):
         """There is only one party: nothing can be set apart from others."""
         return False
 
-    def join(self, party: Party, parcel: Parcel) -> Parcel:
+    def join(self, party: Party, parcel: Parcel) -> Answer:
         """Class embeddings of everybody who is trained on."""
         answer = super().join(party, parcel)
         if self.public == "all":
@@ -103,13 +104,12 @@ class Central(FedAvg):
 
         return told_apart
 
-    def train(self, party: Party, parcel: Parcel) -> Parcel:
+    @ends_with_answer
+    def train(self, party: Party, parcel: Parcel) -> Answer:
         """Local work, with the domains' losses among what is reported."""
         answer = super().train(party, parcel)
-        for domain, (total, count) in party.state.pop(LOSSES, {}).items():
-            if count:
-                answer.statistics[loss_of_domain(domain)] = total / count
-        return answer
+        losses = party.state.pop(LOSSES, {}).items()
+        return answer.more(**{loss_of_domain(domain): total / count for domain, (total, count) in losses if count})
 
     def trained_images(self, own: float, public: float) -> float:
         """With the public ones where asked for."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field
@@ -19,6 +19,7 @@ from fedvisage.core.codec import State
 from fedvisage.core.method import Component, Context, Method, Party, Result, broadcast
 from fedvisage.core.parcel import BACKBONE, BUFFERS, Parcel
 from fedvisage.core.phase import Phase
+from fedvisage.core.sealing import Answer
 from fedvisage.models import personalised
 from fedvisage.training import embed_images
 
@@ -48,12 +49,12 @@ class EvaluateAtParties(Component):
         """The global model."""
         return broadcast(server, (BACKBONE, BUFFERS), cohort)
 
-    def evaluate(self, party: Party, parcel: Parcel) -> Parcel:
+    def evaluate(self, party: Party, parcel: Parcel) -> Answer:
         """Numbers for each model this party has; none where nothing was held out."""
         if party.faces.held_out is None or party.faces.held_out.labels is None:
-            return Parcel()
+            return party.answer()
         party.load(parcel)
-        scores = {"global_rank1": rank_one(party)}
+        scores: dict[str, Any] = {"global_rank1": rank_one(party)}
         for name, tensors in (
             ("local", party.state.get("local_model")),
             ("personal", self.method.personal(party.state)),
@@ -61,7 +62,7 @@ class EvaluateAtParties(Component):
             if tensors is not None:
                 with personalised(party.weights, tensors):
                     scores[f"{name}_rank1"] = rank_one(party)
-        return Parcel(statistics=scores)
+        return party.answer(**scores)
 
     def absorb_evaluate(self, server: State, result: Result, context: Context) -> State:
         """The numbers are in the metrics; the state does not change."""

@@ -13,7 +13,7 @@ person, are the question. The papers use the name FedAvg for both answers:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -23,14 +23,15 @@ from torch import Tensor, nn
 from fedvisage.config import Training
 from fedvisage.core.codec import State
 from fedvisage.core.method import METHODS, Context, Images, Joined, Method, Party, Result, broadcast
-from fedvisage.core.parcel import BACKBONE, BUFFERS, PRIVATE_EMBEDDINGS, Parcel, Tensors
+from fedvisage.core.parcel import BACKBONE, BUFFERS, EMBEDDINGS, PRIVATE_EMBEDDINGS, Parcel, Tensors
 from fedvisage.core.phase import Audience, Phase, Reduction
 from fedvisage.core.randomness import Streams
+from fedvisage.core.sealing import Answer, ends_with_answer
 from fedvisage.methods.together import Outcome, Stepped, step_together
 from fedvisage.models import Backbone
 from fedvisage.training import Batch, Correct, Fit, Loss, Trainer, count_steps, embed_images, loss_of
 
-EMBEDDINGS = "class_embeddings"
+__all__ = ["EMBEDDINGS", "FedAvg", "FedPE", "mean_embeddings"]
 
 
 @METHODS.register("fedavg")
@@ -94,7 +95,7 @@ class FedAvg(Method):
         """The start model, where the first class embeddings are means of its embeddings."""
         return broadcast(server, (BACKBONE, BUFFERS) if self.starts_at_mean else (), cohort)
 
-    def join(self, party: Party, parcel: Parcel) -> Parcel:
+    def join(self, party: Party, parcel: Parcel) -> Answer:
         """Make the private class embeddings and say how many images and people there are."""
         faces = party.faces.train
         if self.classifier == "private":
@@ -103,10 +104,10 @@ class FedAvg(Method):
                 party.state[EMBEDDINGS] = mean_embeddings(party.load(parcel), faces)
             else:
                 party.state[EMBEDDINGS] = self.random_embeddings(faces.classes, size, party.streams)
-        counts: dict[str, float] = {"samples": len(faces)}
+        counts: dict[str, Any] = {"samples": len(faces)}
         if faces.labels is not None:
             counts["classes"] = faces.classes
-        return Parcel(statistics=counts)
+        return party.answer(**counts)
 
     def absorb_join(self, server: State, result: Result, context: Context) -> State:
         """With shared class embeddings: one matrix over all people, each party's rows following the one before."""
@@ -126,7 +127,8 @@ class FedAvg(Method):
                 parcel.statistics["class_offset"] = server["offsets"][party]
         return parcels
 
-    def train(self, party: Party, parcel: Parcel) -> Parcel:
+    @ends_with_answer
+    def train(self, party: Party, parcel: Parcel) -> Answer:
         """Local work from the global model; backbone and buffers come up."""
         shared = self.classifier == "shared"
         if isinstance(party.stepped, Stepped):
@@ -136,14 +138,11 @@ class FedAvg(Method):
             start = parcel[PRIVATE_EMBEDDINGS]["all"].clone() if shared else party.state[EMBEDDINGS]
             offset = int(parcel.statistics.get("class_offset", 0))
             embeddings, fit = self.fit(party, parcel, model, start, offset)
-        answer = Parcel({BACKBONE: party.weights.backbone, BUFFERS: party.weights.buffers})
-        if shared:
-            answer.tensors[PRIVATE_EMBEDDINGS] = {"all": embeddings}
-        else:
+        if not shared:
             party.state[EMBEDDINGS] = embeddings
-        answer.tensors = {group: tensors for group, tensors in answer.tensors.items() if tensors}
-        answer.statistics = {"samples": len(party.faces.train), "loss": fit.loss}
-        return answer
+        sent = {PRIVATE_EMBEDDINGS: {"all": embeddings}} if shared else {}
+        samples = len(party.faces.train)
+        return party.answer(BACKBONE, BUFFERS, tensors=sent, samples=samples, loss=fit.loss)
 
     def fit(
         self, party: Party, parcel: Parcel, model: Backbone, embeddings: Tensor, offset: int = 0

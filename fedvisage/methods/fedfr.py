@@ -36,6 +36,7 @@ from fedvisage.core.errors import FedVisageError
 from fedvisage.core.method import METHODS, Context, Images, Party, Result, broadcast
 from fedvisage.core.parcel import BACKBONE, BUFFERS, PUBLIC_EMBEDDINGS, Parcel, Tensors
 from fedvisage.core.phase import Phase
+from fedvisage.core.sealing import Answer, ends_with_answer
 from fedvisage.losses import binary_margin, binary_margin_bias, cosface, loss_options, model_contrastive, unit
 from fedvisage.methods.fedavg import EMBEDDINGS, FedAvg
 from fedvisage.models import Backbone
@@ -120,7 +121,7 @@ class FedFR(FedAvg):
             raise FedVisageError("fedfr needs public people: set partition.public, or method.public = 'none'")
         return server | {PUBLIC_EMBEDDINGS: public}
 
-    def join(self, party: Party, parcel: Parcel) -> Parcel:
+    def join(self, party: Party, parcel: Parcel) -> Answer:
         """Class embeddings as in FedAvg; the branch begins as the identity with classifiers at the embeddings."""
         answer = super().join(party, parcel)
         if self.branch != "none":
@@ -135,7 +136,8 @@ class FedFR(FedAvg):
                 party.state[BRANCH][OFFSETS] = torch.full((classes,), offset)
         return answer
 
-    def train(self, party: Party, parcel: Parcel) -> Parcel:
+    @ends_with_answer
+    def train(self, party: Party, parcel: Parcel) -> Answer:
         """A round of local work; backbone and public class embeddings come up."""
         model = party.load(parcel)
         images, hard = self.images(party, model)
@@ -149,13 +151,12 @@ class FedFR(FedAvg):
             party.state["optimiser"] = trainer.state()
         self._keep(party, trainer.values())
         party.state[LOCAL] = party.weights.all()
-        answer = Parcel({BACKBONE: party.weights.backbone, BUFFERS: party.weights.buffers})
-        answer.statistics = {"samples": len(party.faces.train), "loss": fit.loss}
+        numbers = {"samples": len(party.faces.train), "loss": fit.loss}
+        sent: dict[str, Tensors] = {}
         if self.needs_public_embeddings:
-            answer.tensors[PUBLIC_EMBEDDINGS] = {"all": trainer.values()[PUBLIC]}
-            answer.statistics["hard_negatives"] = hard
-        answer.tensors = {group: tensors for group, tensors in answer.tensors.items() if tensors}
-        return answer
+            sent[PUBLIC_EMBEDDINGS] = {"all": trainer.values()[PUBLIC]}
+            numbers["hard_negatives"] = hard
+        return party.answer(BACKBONE, BUFFERS, tensors=sent, **numbers)
 
     def training_images(self, party: Party) -> Images:
         """What the round's training was begun with: the party's own images and the chosen public ones."""
@@ -236,7 +237,7 @@ class FedFR(FedAvg):
         groups = [BACKBONE, BUFFERS, *([PUBLIC_EMBEDDINGS] if self.needs_public_embeddings else [])]
         return broadcast(server, groups, cohort)
 
-    def adapt(self, party: Party, parcel: Parcel) -> Parcel:
+    def adapt(self, party: Party, parcel: Parcel) -> Answer:
         """Train the global model on, alone; with `distil` its logits also stay near the global model's."""
         model = party.load(parcel)
         images, _ = self.images(party, model)
@@ -248,7 +249,7 @@ class FedFR(FedAvg):
         loss = alone.second_loss(trainer.others)
         fit = trainer.fit(images, loss, party.streams.child("adapt"), onlookers=teacher)
         party.state[ADAPTED] = party.weights.all()
-        return Parcel(statistics={"loss": fit.loss})
+        return party.answer(loss=fit.loss)
 
     def second_loss(self, others: Mapping[str, Tensor]) -> Loss:
         """CosFace, and for `distil` the divergence from the global model's logits."""

@@ -32,6 +32,7 @@ from fedvisage.core.errors import FedVisageError
 from fedvisage.core.method import METHODS, Context, Images, Party, Result, broadcast
 from fedvisage.core.parcel import BACKBONE, BUFFERS, Parcel
 from fedvisage.core.phase import SOURCE, TARGET, Audience, Phase
+from fedvisage.core.sealing import Answer, ends_with_answer
 from fedvisage.methods.fedavg import EMBEDDINGS, FedAvg, mean_embeddings
 from fedvisage.methods.fedprox import proximal
 from fedvisage.training import Correct, embed_images
@@ -95,11 +96,11 @@ class FedUDA(FedAvg):
         phases.append(replace(train, roles=members, always=frozenset({SOURCE})))
         return tuple(phases)
 
-    def join(self, party: Party, parcel: Parcel) -> Parcel:
+    def join(self, party: Party, parcel: Parcel) -> Answer:
         """The source's class embeddings as in FedAvg; a target has none yet."""
         if party.role == SOURCE:
             return super().join(party, parcel)
-        return Parcel(statistics={"samples": len(party.faces.train)})
+        return party.answer(samples=len(party.faces.train))
 
     def forward_images(self, phase: Phase, role: str, own: float, public: float) -> float:
         """A target joins with nothing; to be labelled it embeds each image and its mirror, then once more for means."""
@@ -111,7 +112,8 @@ class FedUDA(FedAvg):
         """The model so far, to the source."""
         return broadcast(server, (BACKBONE, BUFFERS), cohort)
 
-    def pretrain(self, party: Party, parcel: Parcel) -> Parcel:
+    @ends_with_answer
+    def pretrain(self, party: Party, parcel: Parcel) -> Answer:
         """Stage 1: local work as in FedAvg."""
         return super().train(party, parcel)
 
@@ -127,7 +129,7 @@ class FedUDA(FedAvg):
         """The same under the present model."""
         return self.plan_label(server, cohort, context)
 
-    def label(self, party: Party, parcel: Parcel) -> Parcel:
+    def label(self, party: Party, parcel: Parcel) -> Answer:
         """Stage 2: cluster the party's faces under the model; every cluster becomes a class."""
         model = party.load(parcel)
         labels = self.cluster(embed_images(model, party.faces.train), party)
@@ -141,9 +143,9 @@ class FedUDA(FedAvg):
         else:
             party.state[EMBEDDINGS] = self.random_embeddings(images.classes, size, party.streams)
         party.state.pop("optimiser", None)
-        return Parcel(statistics={"clusters": images.classes, "labelled": len(images)})
+        return party.answer(clusters=images.classes, labelled=len(images))
 
-    def relabel(self, party: Party, parcel: Parcel) -> Parcel:
+    def relabel(self, party: Party, parcel: Parcel) -> Answer:
         """Stage 2 again; class embeddings start anew, since the clusters are others."""
         return self.label(party, parcel)
 
@@ -155,7 +157,8 @@ class FedUDA(FedAvg):
         """Nothing but the counts was said."""
         return server
 
-    def train(self, party: Party, parcel: Parcel) -> Parcel:
+    @ends_with_answer
+    def train(self, party: Party, parcel: Parcel) -> Answer:
         """As in FedAvg; a target that could not be labelled at the start is labelled first."""
         if party.role == TARGET and PSEUDO_LABELS not in party.state:
             self.label(party, parcel)

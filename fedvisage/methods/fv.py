@@ -33,6 +33,7 @@ from fedvisage.core.flat import layout, weighted
 from fedvisage.core.method import WEIGHTINGS, Context, Joined, Party, Result, Weighting, broadcast
 from fedvisage.core.parcel import BACKBONE, BUFFERS, Parcel, Tensors
 from fedvisage.core.phase import LEARNERS, VALIDATOR, Audience, Phase
+from fedvisage.core.sealing import Answer
 from fedvisage.evaluation import kfold_accuracy, make_pairs
 from fedvisage.training import embed_images
 from fedvisage.training.views import Mixture, Part
@@ -128,7 +129,7 @@ class FederatedValidation(Weighting):
         """Nothing goes down."""
         return {party: Parcel() for party in cohort}
 
-    def enrol(self, party: Party, parcel: Parcel) -> Parcel:
+    def enrol(self, party: Party, parcel: Parcel) -> Answer:
         """Draw the validator's pairs, which stay the same for the whole run and never leave."""
         faces = party.faces.train
         if faces.labels is None:
@@ -136,7 +137,7 @@ class FederatedValidation(Weighting):
         left, right, same = make_pairs(faces.labels, self.pairs, party.streams.numpy("validation pairs"), self.folds)
         party.state["pairs"] = {"left": torch.from_numpy(left), "right": torch.from_numpy(right)}
         party.state["pairs"]["same"] = torch.from_numpy(same)
-        return Parcel(statistics={"samples": len(faces), "classes": faces.classes})
+        return party.answer(samples=len(faces), classes=faces.classes)
 
     def absorb_enrol(self, server: State, result: Result, context: Context) -> State:
         """The trainers have joined before: they get their first weights."""
@@ -196,9 +197,9 @@ class FederatedValidation(Weighting):
         rows = [current / current.sum(), *drawn]
         return [dict(zip(parties, map(float, row), strict=True)) for row in rows]
 
-    def validate(self, party: Party, parcel: Parcel) -> Parcel:  # type: ignore[override]
+    def validate(self, party: Party, parcel: Parcel) -> Answer:  # type: ignore[override]
         """The candidate's k-fold accuracy on the validator's pairs, in percent."""
-        return Parcel(statistics={"score": pair_accuracy(party, parcel, self.folds)})
+        return party.answer(score=pair_accuracy(party, parcel, self.folds))
 
     def absorb_validate(self, server: State, result: Result, context: Context) -> State:
         """Collect scores; after the last candidate of a search choose one and move towards it."""
@@ -239,9 +240,9 @@ class FederatedValidation(Weighting):
         """The grid's weighting that is asked about now."""
         return dict(zip(sorted(server[FV]["backbones"]), grid(self.map_steps)[context.repeat], strict=True))
 
-    def survey(self, party: Party, parcel: Parcel) -> Parcel:
+    def survey(self, party: Party, parcel: Parcel) -> Answer:
         """As for a candidate."""
-        return self.validate(party, parcel) if parcel.tensors else Parcel()
+        return self.validate(party, parcel) if parcel.tensors else party.answer()
 
     def absorb_survey(self, server: State, result: Result, context: Context) -> State:
         """The weighting beside its score in the metrics; nothing is learnt from it."""

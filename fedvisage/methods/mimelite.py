@@ -19,6 +19,7 @@ from fedvisage.core.flat import weighted
 from fedvisage.core.method import METHODS, Context, Party
 from fedvisage.core.parcel import BACKBONE, OPTIMISER, Parcel, Tensors
 from fedvisage.core.phase import Phase
+from fedvisage.core.sealing import Answer, ends_with_answer
 from fedvisage.methods.fedavg import EMBEDDINGS, FedAvg
 from fedvisage.models import Backbone
 from fedvisage.training import Correct, add_constant, autocast, batches, features_for
@@ -43,12 +44,12 @@ class MimeLite(FedAvg):
         server = super().start(context)
         return server | {OPTIMISER: weighted((0.0, server[BACKBONE]))}
 
-    def train(self, party: Party, parcel: Parcel) -> Parcel:
+    @ends_with_answer
+    def train(self, party: Party, parcel: Parcel) -> Answer:
         """The full gradient at the global model, then local work from the same model."""
         gradient = self.full_gradient(party, parcel, party.load(parcel), party.state[EMBEDDINGS])
-        answer = super().train(party, parcel)
-        answer.tensors[OPTIMISER] = weighted((self.training.momentum, parcel[OPTIMISER]), (1.0, gradient))
-        return answer
+        momentum = weighted((self.training.momentum, parcel[OPTIMISER]), (1.0, gradient))
+        return super().train(party, parcel).more({OPTIMISER: momentum})
 
     def correction(self, party: Party, parcel: Parcel) -> Correct:
         """beta * m on top of every gradient."""

@@ -28,6 +28,7 @@ from fedvisage.core.flat import columns, weighted
 from fedvisage.core.method import METHODS, Context, Party, Result
 from fedvisage.core.parcel import BACKBONE, OPTIMISER, Parcel, Tensors
 from fedvisage.core.phase import Phase
+from fedvisage.core.sealing import Answer, ends_with_answer
 from fedvisage.methods.fedavg import FedAvg
 from fedvisage.training import Correct, add_constant, count_steps
 
@@ -70,7 +71,8 @@ class PFM(FedAvg):
                 del parcels[party].tensors[OPTIMISER]
         return parcels
 
-    def train(self, party: Party, parcel: Parcel) -> Parcel:
+    @ends_with_answer
+    def train(self, party: Party, parcel: Parcel) -> Answer:
         """FedAvg's local work under the corrected gradients."""
         answer = super().train(party, parcel)
         if self.momentum == "derived":

@@ -17,6 +17,7 @@ from fedvisage.core.flat import weighted
 from fedvisage.core.method import METHODS, Context, Party, Result
 from fedvisage.core.parcel import BACKBONE, OPTIMISER, Parcel
 from fedvisage.core.phase import LEARNERS, Phase
+from fedvisage.core.sealing import Answer, ends_with_answer
 from fedvisage.methods.fedavg import FedAvg
 from fedvisage.methods.pfm import momentum_between
 from fedvisage.training import Correct, add_constant, count_steps
@@ -45,15 +46,15 @@ class Scaffold(FedAvg):
         server = super().start(context)
         return server | {OPTIMISER: weighted((0.0, server[BACKBONE]))}
 
-    def train(self, party: Party, parcel: Parcel) -> Parcel:
+    @ends_with_answer
+    def train(self, party: Party, parcel: Parcel) -> Answer:
         """Corrected local work, then the new control variates."""
         own = party.state.get(CONTROL)
+        length = count_steps(len(self.training_images(party)), self.training) * party.rate
         answer = super().train(party, parcel)
-        steps = count_steps(len(self.training_images(party)), self.training)
-        drift = momentum_between(parcel[BACKBONE], answer[BACKBONE], steps * party.rate)
+        drift = momentum_between(parcel[BACKBONE], party.weights.backbone, length)
         party.state[CONTROL] = weighted((1.0, drift), (-1.0, parcel[OPTIMISER]), *([(1.0, own)] if own else []))
-        answer.tensors[OPTIMISER] = drift
-        return answer
+        return answer.more({OPTIMISER: drift})
 
     def correction(self, party: Party, parcel: Parcel) -> Correct:
         """c - c_i on top of every gradient; c_i is zero in a party's first round."""

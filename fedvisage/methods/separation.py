@@ -25,12 +25,13 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from fedvisage.config import Training
-from fedvisage.core.assembly import with_groups
 from fedvisage.core.codec import State
 from fedvisage.core.flat import Layout
-from fedvisage.core.method import REGULARISERS, Component, Context, Joined, Party, Result
-from fedvisage.core.parcel import IDENTITY_TOKENS, PRIVATE_EMBEDDINGS, Parcel
+from fedvisage.core.method import REGULARISERS, Context, Party, Regulariser, Result
+from fedvisage.core.parcel import IDENTITY_TOKENS, Parcel
 from fedvisage.core.phase import Phase
+from fedvisage.core.rows import OWN, where
+from fedvisage.core.sealing import Answer
 from fedvisage.losses import (
     ValueAndGradient,
     average_shared,
@@ -45,14 +46,10 @@ from fedvisage.losses import (
 from fedvisage.losses._regularisers import BUFFER, ROWS, numbered, to_unit_
 from fedvisage.losses.correction import CorrectionForm
 from fedvisage.losses.spreadout import SpreadoutDistance, tile
-from fedvisage.methods.fedavg import EMBEDDINGS
-
-OWN = "own"
-HEARD = "heard"
 
 
-class Separation(Component):
-    """What the regularisers share: embeddings up and back, and the step; subclasses give value and gradient."""
+class Separation(Regulariser):
+    """What the regularisers share: the step and its diagnostics; subclasses give value and gradient."""
 
     training: Training = Training()
     strength: Annotated[float, Field(ge=0)]
@@ -93,92 +90,35 @@ class Separation(Component):
         """Nothing goes down."""
         return {party: Parcel() for party in cohort}
 
-    def identify(self, party: Party, parcel: Parcel) -> Parcel:
+    def identify(self, party: Party, parcel: Parcel) -> Answer:
         """A token per person, the same at every party that knows the person by the same name."""
         tokens = [identity_token(self.key, name) for name in party.faces.train.names]
-        return Parcel({IDENTITY_TOKENS: {OWN: torch.tensor(tokens, dtype=torch.int64)}})
+        return party.answer(tensors={IDENTITY_TOKENS: {OWN: torch.tensor(tokens, dtype=torch.int64)}})
 
     def absorb_identify(self, server: State, result: Result, context: Context) -> State:
         """Keep the tokens in the order of the class embeddings; a party that sent none, or one twice, shares nobody."""
-        tokens = torch.arange(_total(context.joined)).neg_().sub_(1)
-        answers = result.individual[IDENTITY_TOKENS]
-        for party, (start, stop) in _places(context.joined).items():
+        places, answers = where(context.joined), result.individual[IDENTITY_TOKENS]
+        tokens = torch.arange(sum(joined.classes for joined in context.joined.values())).neg_().sub_(1)
+        for party, place in places.items():
             own = answers[party][OWN] if party in answers else torch.empty(0)
-            if len(own) == stop - start and len(set(own.tolist())) == len(own):
-                tokens[start:stop] = own
+            if len(own) == place.stop - place.start and len(set(own.tolist())) == len(own):
+                tokens[place] = own
         return server | {IDENTITY_TOKENS: tokens}
 
     def expect(self, phase: Phase, server: State, party: str, parcel: Parcel, context: Context) -> dict[str, Layout]:
         """As many tokens as people."""
         return {IDENTITY_TOKENS: {OWN: ((context.joined[party].classes,), torch.int64)}}
 
-    def extend(self, phase: Phase) -> Phase:
-        """Class embeddings come up party by party in training, and go down to their owners."""
-        if not phase.trains:
-            return phase
-        return with_groups(phase, down={PRIVATE_EMBEDDINGS: "owner"}, up={PRIVATE_EMBEDDINGS: "individual"})
-
-    def planned(self, phase: Phase, server: State, parcels: dict[str, Parcel], context: Context) -> None:
-        """Every party its own embeddings, once it has sent some."""
-        if not phase.trains or PRIVATE_EMBEDDINGS not in server:
-            return
-        places, held = _places(context.joined), server[PRIVATE_EMBEDDINGS]
-        for party, parcel in parcels.items():
-            start, stop = places[party]
-            if held[HEARD][start:stop].any():
-                parcel.tensors[PRIVATE_EMBEDDINGS] = {OWN: held["rows"][start:stop]}
-
-    def expected(self, phase: Phase, server: State, party: str, parcel: Parcel, context: Context) -> dict[str, Layout]:
-        """One embedding per person."""
-        if not phase.trains:
-            return {}
-        shape = (context.joined[party].classes, context.embedding_size)
-        return {PRIVATE_EMBEDDINGS: {OWN: (shape, torch.float32)}}
-
-    def around(self, phase: Phase, party: Party, parcel: Parcel, work: Callable[[], Parcel]) -> Parcel:
-        """Train with the embeddings that came down, and send what they have become."""
-        if not phase.trains:
-            return work()
-        if parcel.get(PRIVATE_EMBEDDINGS):
-            party.state[EMBEDDINGS] = parcel[PRIVATE_EMBEDDINGS][OWN]
-        answer = work()
-        answer.tensors[PRIVATE_EMBEDDINGS] = {OWN: party.state[EMBEDDINGS]}
-        return answer
-
-    def absorbed(self, phase: Phase, server: State, result: Result, context: Context) -> State:
-        """One step down the regulariser over everybody's embeddings, those of absent parties included."""
-        if not phase.trains:
-            return server
-        places, answers = _places(context.joined), result.individual[PRIVATE_EMBEDDINGS]
-        rows, heard = self._held(server, context)
-        for party in answers:
-            start, stop = places[party]
-            rows[start:stop], heard[start:stop] = answers[party][OWN], True
-        owner = torch.repeat_interleave(torch.tensor([stop - start for start, stop in places.values()]))
-        tokens = server.get(IDENTITY_TOKENS)
-        identity = tokens[heard] if tokens is not None else None
-        if heard.all():
-            rows = self._step(rows, owner, identity, context)
-        elif heard.any():
-            rows[heard] = self._step(rows[heard], owner[heard], identity, context)
-        return server | {PRIVATE_EMBEDDINGS: {"rows": rows, HEARD: heard}}
-
-    def _held(self, server: State, context: Context) -> tuple[Tensor, Tensor]:
-        held, total = server.get(PRIVATE_EMBEDDINGS), _total(context.joined)
-        if held is None:
-            return torch.zeros(total, context.embedding_size), torch.zeros(total, dtype=torch.bool)
-        return held["rows"].clone(), held[HEARD].clone()
-
-    def _step(self, before: Tensor, owner: Tensor, identity: Tensor | None, context: Context) -> Tensor:
+    def step(self, rows: Tensor, owner: Tensor, person: Tensor | None, context: Context) -> Tensor:
         """The embeddings (C, d) after the step; what it did goes into the metrics.
 
         A person at several parties has one embedding: the mean of the copies, before the step and after it.
         """
-        start = before if identity is None else average_shared(before, identity)
-        value, after = self.separate(start, owner, identity, context.rate)
-        after = after if identity is None else average_shared(after, identity)
-        size = float(torch.linalg.vector_norm(before))
-        moved = apart(after, before) / size if size else 0.0
+        start = rows if person is None else average_shared(rows, person)
+        value, after = self.separate(start, owner, person, context.rate)
+        after = after if person is None else average_shared(after, person)
+        size = float(torch.linalg.vector_norm(rows))
+        moved = apart(after, rows) / size if size else 0.0
         numbers = {"regulariser": value, "relative_step": moved}
         every = self.diagnostics_every
         if every and (context.round % every == 0 or context.round == context.rounds):
@@ -203,19 +143,6 @@ def identity_token(key: str, name: str) -> int:
     """63 bits that stand for a name under a key."""
     digest = blake2b(name.encode(), digest_size=8, key=blake2b(key.encode(), digest_size=32).digest()).digest()
     return int.from_bytes(digest, "little") >> 1
-
-
-def _places(joined: Mapping[str, Joined]) -> dict[str, tuple[int, int]]:
-    """Where each party's rows are among everybody's."""
-    places, start = {}, 0
-    for party in sorted(joined):
-        places[party] = (start, start + joined[party].classes)
-        start += joined[party].classes
-    return places
-
-
-def _total(joined: Mapping[str, Joined]) -> int:
-    return sum(entry.classes for entry in joined.values())
 
 
 FORM_OF: Mapping[str, CorrectionForm] = {

@@ -34,6 +34,7 @@ from fedvisage.core.parcel import (
     Tensors,
 )
 from fedvisage.core.phase import Phase
+from fedvisage.core.sealing import Answer
 from fedvisage.federation import StateStore
 from fedvisage.methods.fedavg import FedAvg
 from fedvisage.privacy import declared_groups, read_ledger
@@ -58,11 +59,10 @@ class ServerMomentum(FedAvg):
         server = super().start(context)
         return server | {OPTIMISER: {name: torch.zeros_like(t) for name, t in server[BACKBONE].items()}}
 
-    def train(self, party: Party, parcel: Parcel) -> Parcel:
+    def train(self, party: Party, parcel: Parcel) -> Answer:
         answer = super().train(party, parcel)
         party.state["visits"] = party.state.get("visits", 0) + 1
-        answer.statistics["visits"] = party.state["visits"]
-        return answer
+        return answer.more(visits=party.state["visits"])
 
     def absorb_train(self, server: State, result: Result, context: Context) -> State:
         old, new = server[BACKBONE], result.reduced[BACKBONE]

@@ -19,6 +19,7 @@ from fedvisage.core.errors import Diverged, FedVisageError, Kind
 from fedvisage.core.method import Party
 from fedvisage.core.parcel import BACKBONE, BUFFERS, Parcel, Stamp
 from fedvisage.core.randomness import Streams
+from fedvisage.core.sealing import Answer
 from fedvisage.federation import Failure, Federation, Host, InProcess, Workers
 
 MANY = {f"p{number:02d}": "trainer" for number in range(12)}
@@ -27,7 +28,7 @@ MANY = {f"p{number:02d}": "trainer" for number in range(12)}
 class Moody(Toy):
     """Does what its party's name says."""
 
-    def train(self, party: Party, parcel: Parcel) -> Parcel:
+    def train(self, party: Party, parcel: Parcel) -> Answer:
         match party.name:
             case "kills":
                 os.kill(os.getpid(), signal.SIGKILL)

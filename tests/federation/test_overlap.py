@@ -21,6 +21,7 @@ from fedvisage.core.method import Component, Context, Joined, Party, Result, Wei
 from fedvisage.core.parcel import BACKBONE, Parcel, Stamp
 from fedvisage.core.phase import VALIDATOR, Phase
 from fedvisage.core.randomness import Streams
+from fedvisage.core.sealing import Answer
 from fedvisage.federation import Event, Failure, InProcess, Workers
 from fedvisage.federation.schedule import schedule
 from fedvisage.privacy import read_ledger
@@ -62,10 +63,10 @@ class Judging(Weighting):
         model = {name: tensor * (1 + context.repeat) for name, tensor in server[BACKBONE].items()}
         return {party: Parcel({BACKBONE: model}) for party in cohort}
 
-    def judge(self, party: Party, parcel: Parcel) -> Parcel:
+    def judge(self, party: Party, parcel: Parcel) -> Answer:
         if self.meeting:
             meet(Path(self.meeting), f"judging.{party.round}", f"training.{party.round + 1}")
-        return Parcel(statistics={"score": float(parcel[BACKBONE]["w"].square().sum()) + len(party.name)})
+        return party.answer(score=float(parcel[BACKBONE]["w"].square().sum()) + len(party.name))
 
     def absorb_judge(self, server: State, result: Result, context: Context) -> State:
         scores = [numbers["score"] for numbers in result.statistics.values()]
@@ -88,7 +89,7 @@ class Meeting(Toy):
 
     folder: str
 
-    def train(self, party: Party, parcel: Parcel) -> Parcel:
+    def train(self, party: Party, parcel: Parcel) -> Answer:
         if party.round > 1:
             meet(Path(self.folder), f"training.{party.round}", f"judging.{party.round - 1}")
         return super().train(party, parcel)
@@ -367,7 +368,7 @@ def test_the_next_is_taken_when_the_one_before_is_answered(workers: int, tmp_pat
 class Kills(Toy):
     """Bob's process ends in round 2."""
 
-    def train(self, party: Party, parcel: Parcel) -> Parcel:
+    def train(self, party: Party, parcel: Parcel) -> Answer:
         if (party.name, party.round) == ("bob", 2):
             os._exit(3)
         return super().train(party, parcel)

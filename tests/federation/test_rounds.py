@@ -20,6 +20,7 @@ from fedvisage.core.method import Component, Context, Party, Result
 from fedvisage.core.parcel import BACKBONE, BUFFERS, OPTIMISER, Parcel, Stamp
 from fedvisage.core.phase import Phase
 from fedvisage.core.randomness import Streams
+from fedvisage.core.sealing import Answer
 from fedvisage.federation import Event, Failure, Federation, InProcess, StateStore
 from fedvisage.federation.schedule import draw_cohort, schedule
 from fedvisage.privacy import read_ledger
@@ -233,7 +234,7 @@ def test_a_run_whose_parties_leave_all_bounds_has_diverged(fault: str, tmp_path:
 
 def test_the_text_of_an_exception_at_the_party_is_in_the_log(tmp_path: Path) -> None:
     class Broken(Toy):
-        def train(self, party: Party, parcel: Parcel) -> Parcel:
+        def train(self, party: Party, parcel: Parcel) -> Answer:
             if party.name == "bob":
                 raise RuntimeError("the camera is covered")
             return super().train(party, parcel)
@@ -288,8 +289,8 @@ class Rest(Component):
     def plan(self, phase: Phase, server: State, cohort: Sequence[str], context: Context) -> dict[str, Parcel]:
         return {party: Parcel() for party in cohort}
 
-    def local(self, phase: Phase, party: Party, parcel: Parcel) -> Parcel:
-        return Parcel()
+    def local(self, phase: Phase, party: Party, parcel: Parcel) -> Answer:
+        return party.answer()
 
     def absorb(self, phase: Phase, server: State, result: Result, context: Context) -> State:
         seen = server.get("seen", [])
@@ -355,7 +356,7 @@ def test_what_parties_compute_once_is_computed_anew_in_each_exchange(tmp_path: P
     computed: list[Stamp] = []
 
     class Sharing(Toy):
-        def train(self, party: Party, parcel: Parcel) -> Parcel:
+        def train(self, party: Party, parcel: Parcel) -> Answer:
             def expensive() -> Stamp:
                 computed.append(parcel.stamp)
                 return parcel.stamp
@@ -503,13 +504,12 @@ def test_what_is_declared_for_all_is_the_same_for_all(tmp_path: Path) -> None:
 @pytest.mark.parametrize("what", ["group", "number"])
 def test_what_a_method_has_not_declared_does_not_leave_a_party(what: str, tmp_path: Path) -> None:
     class Leaky(Toy):
-        def train(self, party: Party, parcel: Parcel) -> Parcel:
+        def train(self, party: Party, parcel: Parcel) -> Answer:
             answer = super().train(party, parcel)
             if party.name == "bob":
                 if what == "group":
-                    answer.tensors[OPTIMISER] = {"m": torch.ones(1)}
-                else:
-                    answer.statistics["optimiser"] = 1.0
+                    return answer.more({OPTIMISER: {"m": torch.ones(1)}})
+                return answer.more(optimiser=1.0)
             return answer
 
     run_toy(tmp_path, method=Leaky())
@@ -577,11 +577,10 @@ class Momentum(Component):
         for parcel in parcels.values() if phase.name == "train" else ():
             parcel.tensors[OPTIMISER] = server[OPTIMISER]
 
-    def around(self, phase: Phase, party: Party, parcel: Parcel, work: Callable[[], Parcel]) -> Parcel:
+    def around(self, phase: Phase, party: Party, parcel: Parcel, work: Callable[[], Answer]) -> Answer:
         answer = work()
         if phase.name == "train":
-            answer.tensors[OPTIMISER] = {"m": parcel[OPTIMISER]["m"] + 1}
-            answer.statistics["extra"] = 7.0
+            return answer.more({OPTIMISER: {"m": parcel[OPTIMISER]["m"] + 1}}, extra=7.0)
         return answer
 
     def absorbed(self, phase: Phase, server: State, result: Result, context: Context) -> State:

@@ -18,6 +18,7 @@ from fedvisage.core.method import Component, Context, Joined, Method, Party, Res
 from fedvisage.core.parcel import BACKBONE, BUFFERS, Parcel
 from fedvisage.core.phase import LEARNERS, VALIDATOR, Phase
 from fedvisage.core.randomness import Streams
+from fedvisage.core.sealing import Answer as Sealed
 from fedvisage.core.weights import Weights
 from fedvisage.federation import Event, Failure, Federation, Host, InProcess, StateStore, Workers
 from fedvisage.federation.checkpoint import Book
@@ -55,9 +56,9 @@ class Toy(Method):
     def plan_join(self, server: State, cohort: Sequence[str], context: Context) -> dict[str, Parcel]:
         return {party: Parcel() for party in cohort}
 
-    def join(self, party: Party, parcel: Parcel) -> Parcel:
+    def join(self, party: Party, parcel: Parcel) -> Sealed:
         party.state["visits"] = 0
-        return Parcel(statistics={"samples": SAMPLES.get(party.name, 5)})
+        return party.answer(samples=SAMPLES.get(party.name, 5))
 
     def absorb_join(self, server: State, result: Result, context: Context) -> State:
         return server
@@ -65,7 +66,7 @@ class Toy(Method):
     def plan_train(self, server: State, cohort: Sequence[str], context: Context) -> dict[str, Parcel]:
         return broadcast(server, (BACKBONE, BUFFERS), cohort)
 
-    def train(self, party: Party, parcel: Parcel) -> Parcel:
+    def train(self, party: Party, parcel: Parcel) -> Sealed:
         party.state["visits"] += 1
         more = 0.1 * party.state["visits"]
         noise = party.streams.torch("noise")
@@ -74,7 +75,7 @@ class Toy(Method):
             return tensor + torch.randn(tensor.shape, generator=noise) + more
 
         groups = {group: {name: moved(t) for name, t in parcel[group].items()} for group in (BACKBONE, BUFFERS)}
-        return Parcel(groups, {"samples": SAMPLES.get(party.name, 5), "loss": more})
+        return party.answer(tensors=groups, samples=SAMPLES.get(party.name, 5), loss=more)
 
     def absorb_train(self, server: State, result: Result, context: Context) -> State:
         return server | result.reduced

@@ -19,7 +19,7 @@ from fedvisage.build import resolve
 from fedvisage.config import Recipe, Training
 from fedvisage.core.codec import load_state
 from fedvisage.core.errors import FedVisageError
-from fedvisage.core.method import WEIGHTINGS, Context, Joined
+from fedvisage.core.method import WEIGHTINGS, Context, Joined, Party
 from fedvisage.core.parcel import BACKBONE, BUFFERS
 from fedvisage.core.randomness import Streams
 from fedvisage.evaluation import kfold_accuracy, make_pairs
@@ -399,7 +399,7 @@ def test_a_map_is_left_out_in_a_round_in_which_a_trainer_was_absent() -> None:
     context = Context(Streams(1), 1, 1, {}, {}, 4)
     (parcel,) = part.plan_survey(server, ["val"], context).values()
     assert not parcel.tensors
-    party: Any = None
+    party = Party("val", "validator", 1, Any, {}, Any, Streams(1))  # type: ignore[arg-type]
     assert not part.survey(party, parcel).statistics
     result: Any = type("R", (), {"statistics": {"val": {}}})
     part.absorb_survey(server, result, context)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedvisage.core.method import METHODS, Component
-from fedvisage.core.parcel import BACKBONE, GROUPS, PERSONAL, PRIVATE_EMBEDDINGS, STATISTICS
+from fedvisage.core.parcel import BACKBONE, GROUPS, IDENTITY_TOKENS, PERSONAL, PRIVATE_EMBEDDINGS, STATISTICS
 from fedvisage.core.phase import Phase
 from fedvisage.methods.fedavg import FedAvg, FedPE
 from fedvisage.privacy import declared_groups, privacy_table
@@ -15,7 +15,7 @@ class Example(Component):
     def phases(self) -> tuple[Phase, ...]:
         return (
             Phase("join", "start", reports=("samples",), may_report=("classes",), counts=True),
-            Phase("train", down={BACKBONE: "all"}, up={PRIVATE_EMBEDDINGS: "individual"}, trains=True),
+            Phase("train", down={BACKBONE: "all"}, up={IDENTITY_TOKENS: "individual"}, trains=True),
         )
 
 
@@ -24,7 +24,7 @@ def test_the_table_has_a_row_for_every_phase_direction_and_group() -> None:
     assert rows == [
         ("join", "up", STATISTICS, "samples, classes"),
         ("train", "down", BACKBONE, "all"),
-        ("train", "up", PRIVATE_EMBEDDINGS, "individual"),
+        ("train", "up", IDENTITY_TOKENS, "individual"),
     ]
     assert all(row["what"] == GROUPS[row["group"]] for row in privacy_table([Example()]))
 
