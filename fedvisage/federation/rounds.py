@@ -46,6 +46,8 @@ class Event:
     numbers: Mapping[str, float] = field(default_factory=dict)
 
 
+CAPPED = "capped"
+"""Answers of an exchange whose weight was cut to the most that the weighting allows; not said where there is none."""
 ANSWERED = Parcel()
 """In place of a parcel whose answer came: ten thousand of them are a lot to hold until the last."""
 
@@ -65,6 +67,8 @@ class Exchange:
     guard: Guard
     aggregator: Aggregator
     waiting: set[str]
+    most: float
+    """Largest weight of an answer."""
     refused: dict[str, Refused] = field(default_factory=dict)
     """Why a party's answer does not count, or did not when it last sent one that was stale."""
     norms: dict[str, float] = field(default_factory=dict)
@@ -183,7 +187,8 @@ class Federation:
         ledger.flush()
         self._tell("planned", step, total=len(cohort))
         guard, aggregator = self._desk(phase, stamp, parcels, book)
-        return Exchange(step, server, context, parcels, guard, aggregator, set(parcels))
+        most = self.weighting.most([joined for joined in book.joined.values() if joined.role in phase.roles])
+        return Exchange(step, server, context, parcels, guard, aggregator, set(parcels), most)
 
     def _take(self, exchange: Exchange, party: str, answer: Parcel | Failure, records: Records) -> None:
         """Count one answer, or say why it does not count."""
@@ -220,6 +225,9 @@ class Federation:
         weight = self.weighting.weight(server, party, joined, answer.statistics)
         if not 0 <= weight < math.inf:
             raise Refused(Kind.WEIGHT, f"its weight would be {weight:g}")
+        if weight > exchange.most:
+            weight = exchange.most
+            exchange.context.numbers[CAPPED] = exchange.context.numbers.get(CAPPED, 0) + 1
         records.ledger.record(party, "up", answer)
         exchange.aggregator.add(party, answer, weight, norm, parcels[party])
         exchange.norms[party] = norm
