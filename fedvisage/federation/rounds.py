@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from shutil import rmtree
 from statistics import median
+from types import MappingProxyType
 from typing import Any
 
 from fedvisage.config import Federation as Settings
@@ -244,12 +245,12 @@ class Federation:
                 self._note_failure(step, party, "no answer", Failure("no answer"))
             aggregator.skip(party, str(exchange.refused[party]))
         exchange.waiting.clear()
-        self._check_quorum(exchange)
+        self._check_quorum(exchange, records)
         self._remember_norms(exchange, book)
         result = aggregator.result()
         self._remember(phase, result, book)
         server = self.assembly.absorb(phase, server, result, exchange.context)
-        self._log(step, result, server, exchange.context.numbers, records)
+        self._log(exchange, result, server, records)
         return server
 
     def _desk(self, phase: Phase, stamp: Stamp, parcels: Mapping[str, Parcel], book: Book) -> tuple[Guard, Aggregator]:
@@ -275,12 +276,13 @@ class Federation:
         )
         return guard, aggregator
 
-    def _check_quorum(self, exchange: Exchange) -> None:
+    def _check_quorum(self, exchange: Exchange, records: Records) -> None:
         step, aggregator, asked = exchange.step, exchange.aggregator, len(exchange.parcels)
         needed = max(1, math.ceil(self.settings.quorum * asked - 1e-9)) if asked else 0
         if asked == 0 and (step.phase.trains or step.phase.counts):
             raise FedVisageError(f"round {step.round}, {step.phase.name}: no party takes part")
         if aggregator.accepted < needed:
+            records.metrics.log(_row(exchange, {}, aggregator.absent, records.book))
             party, reason = next(iter(aggregator.absent.items()))
             diverged = all(refused.kind.tells_divergence for refused in exchange.refused.values())
             kind = Diverged if diverged else FedVisageError
@@ -307,12 +309,11 @@ class Federation:
             book.joined[party] = Joined(self.parties[party], int(numbers["samples"]), int(numbers.get("classes", 0)))
         book.refused |= result.absent
 
-    def _log(self, step: Step, result: Result, server: State, numbers: Mapping[str, float], records: Records) -> None:
+    def _log(self, exchange: Exchange, result: Result, server: State, records: Records) -> None:
+        step = exchange.step
         names = sorted({name for numbers in result.statistics.values() for name in numbers})
-        summary = {name: _average(result, name) for name in names} | dict(numbers)
-        row: dict[str, Any] = {"round": step.round, "phase": step.phase.name, "repeat": step.repeat} | summary
-        row |= {"accepted": len(result.statistics), "parties": result.statistics, "absent": result.absent}
-        rows = [row]
+        summary = {name: _average(result, name) for name in names} | exchange.context.numbers
+        rows = [_row(exchange, summary, result.absent, records.book, result.statistics)]
         self._tell("absorbed", step, numbers=summary)
         observe = self.observe if step.last_of_round else None
         seen = observe(step.round, server, records.book.generations) if observe else {}
@@ -328,6 +329,31 @@ class Federation:
 
     def _tell(self, kind: str, step: Step, **more: Any) -> None:
         self.watch(Event(kind, step.round, self.settings.rounds, step.phase.name, **more))
+
+
+def _row(
+    exchange: Exchange,
+    summary: Mapping[str, float],
+    absent: Mapping[str, str],
+    book: Book,
+    parties: Mapping[str, Mapping[str, float]] = MappingProxyType({}),
+) -> dict[str, Any]:
+    """The row of an exchange in the metrics. Where an answer did not count it says what kind of refusal that was.
+
+    After training it says, too, in what share of its exchanges so far the party's answer counted.
+    """
+    step = exchange.step
+    row: dict[str, Any] = {"round": step.round, "phase": step.phase.name, "repeat": step.repeat, **summary}
+    row |= {"accepted": len(parties), "parties": dict(parties), "absent": absent}
+    if step.phase.trains:
+        for party in exchange.parcels:
+            counted, asked = book.counted.get(party, (0, 0))
+            book.counted[party] = [counted + (party not in absent), asked + 1]
+    if absent:
+        row["refused"] = {party: exchange.refused[party].kind for party in absent}
+    if absent and step.phase.trains:
+        row["counted"] = {party: round(book.counted[party][0] / book.counted[party][1], 6) for party in absent}
+    return row
 
 
 def _joined(phase: Phase, role: str, answer: Parcel) -> Joined | None:
