@@ -30,6 +30,7 @@ from fedvisage.core.codec import State
 from fedvisage.core.flat import Layout
 from fedvisage.core.method import REGULARISERS, Component, Context, Joined, Party, Result
 from fedvisage.core.parcel import IDENTITY_TOKENS, PRIVATE_EMBEDDINGS, Parcel
+from fedvisage.core.people import follow_present
 from fedvisage.core.phase import Phase
 from fedvisage.losses import (
     ValueAndGradient,
@@ -151,12 +152,15 @@ class Separation(Component):
             return server
         places, answers = _places(context.joined), result.individual[PRIVATE_EMBEDDINGS]
         rows, heard = self._held(server, context)
+        present = torch.zeros_like(heard)
         for party in answers:
             start, stop = places[party]
-            rows[start:stop], heard[start:stop] = answers[party][OWN], True
+            rows[start:stop], heard[start:stop], present[start:stop] = answers[party][OWN], True, True
         owner = torch.repeat_interleave(torch.tensor([stop - start for start, stop in places.values()]))
         tokens = server.get(IDENTITY_TOKENS)
         identity = tokens[heard] if tokens is not None else None
+        if tokens is not None:
+            follow_present(rows, tokens, present)
         if heard.all():
             rows = self._step(rows, owner, identity, context)
         elif heard.any():
