@@ -21,6 +21,7 @@ from fedvisage.build import resolve
 from fedvisage.config import Recipe, load_recipe, shipped_recipes, to_toml
 from fedvisage.core.codec import write_atomically
 from fedvisage.core.errors import FedVisageError
+from fedvisage.report import Absence, absence_lines, run_absences
 from fedvisage.scoring import Score
 
 
@@ -81,6 +82,11 @@ class RunResult:
         return found
 
     @property
+    def absences(self) -> Sequence[Absence]:
+        """Parties whose answers did not all count, by phase, with how many did and why the others did not."""
+        return run_absences(self.folder)
+
+    @property
     def model_path(self) -> Path:
         """The federated model."""
         return self.folder / "model.safetensors"
@@ -97,7 +103,8 @@ class RunResult:
             tars = "".join(f"{100 * score['tar'][far]:>11.2f}%" for far in fars)
             lines.append(f"{name:<12}{100 * score.get('accuracy', math.nan):>9.2f}%{tars}")
         said = [self.answer["sentence"]] if self.answer else []
-        return "\n".join([*lines, *said, *(f"Note: {warning}" for warning in self.warnings)])
+        said += [f"Note: {warning}" for warning in self.warnings]
+        return "\n".join([*lines, *said, *absence_lines(self.absences)])
 
 
 def refuse_recipe_inside(recipe: str | Path, folder: Path) -> None:

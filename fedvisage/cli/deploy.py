@@ -32,7 +32,7 @@ def init_command(
     host: Annotated[str, typer.Option(help="The server's name, as the parties reach it.")] = "localhost",
     port: Annotated[int, typer.Option(help="The server's port; 0 for a free one of this machine.")] = 8102,
     name: Annotated[str, typer.Option(help="The federation's name.")] = "federation",
-    allow: Annotated[list[str] | None, typer.Option(help="Let this group leave, too, in every policy.")] = None,
+    allow: Annotated[list[str] | None, typer.Option(help="Let GROUP (or GROUP=sum) leave in every policy.")] = None,
     as_json: Json = False,
 ) -> None:
     """Create a federation: CA, certificates, a folder for the server and one for every party."""
@@ -47,8 +47,8 @@ def init_command(
     if parties is not None and parties != len(roles):
         raise FedVisageError(f"--parties {parties}, but the recipe has {len(roles)}")
     table = {"name": name, "host": host, "port": port or free_port(), "parties": roles}
-    groups = tuple(dict.fromkeys([*Policy().groups, *(allow or [])]))
-    policy = validated(Policy, {"groups": groups}, "--allow")
+    groups = {group: how or "individual" for group, _, how in (word.partition("=") for word in allow or [])}
+    policy = validated(Policy, {"groups": {**Policy().groups, **groups}}, "--allow")
     deployment = create(folder, validated(Settings, table, "deploy init"), policy)
     if chosen:
         hand_out(chosen, deployment)

@@ -13,6 +13,8 @@ from fedvisage.cli.run import Changes, RecipeArgument
 from fedvisage.config import Recipe, load_recipe, parse_change
 from fedvisage.deploy import open_party_folder, require_nvflare
 from fedvisage.privacy import Policy, privacy_table
+from fedvisage.privacy.policy import INDIVIDUAL
+from fedvisage.privacy.table import seen_singly
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -46,14 +48,18 @@ def _asked(recipe: Recipe, policy: Policy) -> tuple[list[str], list[dict[str, An
     rows: dict[tuple[str, ...], dict[str, Any]] = {}
     for compared in ("", *recipe.compare):
         parts, name = build_parts(recipe, compared), compared or str(recipe.method["name"])
-        found = policy.objections(name, parts.components, recipe.federation.rounds)
+        asked = recipe.federation
+        found = policy.objections(name, parts.components, asked.rounds, asked.aggregation)
+        singly = seen_singly(parts.components, asked.aggregation)
         if parts.method.pools:
             found.append(f"{name} pools images, and images never leave a party")
         for line in found:
             objections.setdefault(line, []).append(name)
         for row in privacy_table(parts.components):
             if row["direction"] == "up":
-                new = {**row, "allowed": row["group"] in policy.groups, "methods": []}
+                how = policy.groups.get(row["group"])
+                allowed = how is not None and (how == INDIVIDUAL or row["group"] not in singly[row["phase"]])
+                new = {**row, "allowed": allowed, "methods": []}
                 rows.setdefault(tuple(row.values()), new)["methods"].append(name)
     lines = []
     for line, by in objections.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -15,6 +15,7 @@ from fedvisage.config import load_recipe, parse_change
 from fedvisage.core.errors import FedVisageError
 from fedvisage.federation import Event
 from fedvisage.pipeline import run
+from fedvisage.report import absence_lines
 from fedvisage.runfolder import refuse_recipe_inside
 
 Changes = Annotated[list[str] | None, typer.Option("--set", help="Change a value, as section.key=value; repeatable.")]
@@ -39,7 +40,8 @@ def run_command(
     with ProgressBars(quiet=as_json) as bars:
         result = run(chosen, out, resume=resume, fresh=fresh, on=on, watch=bars.watch)
     if as_json:
-        ended = {"answer": result.answer, "answers": result.answers, "warnings": list(result.warnings)}
+        ended: dict[str, Any] = {"answer": result.answer, "answers": result.answers, "warnings": list(result.warnings)}
+        ended["absences"] = [one.table() for one in result.absences]
         show_json({"folder": str(result.folder), "report": str(result.report_path), "models": result.scores, **ended})
         return
     show_table(*score_rows(result.scores), title=f"Identities nobody trained on ({chosen.name}, seed {chosen.seed})")
@@ -50,6 +52,8 @@ def run_command(
         print(f"{domain}: {found['sentence']}")
     for warning in result.warnings:
         print(f"Note: {warning}")
+    for line in absence_lines(result.absences):
+        print(line)
     print(f"\nreport: {result.report_path}")
 
 

@@ -6,6 +6,7 @@ Unknown keys are errors that name the nearest known key.
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from importlib import resources
@@ -144,12 +145,17 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
 
 
 def _write(table: Mapping[str, Any], path: str, lines: list[str]) -> None:
-    lines += [f"{key} = {_literal(value)}" for key, value in table.items() if not isinstance(value, dict)]
+    lines += [f"{_key(key)} = {_literal(value)}" for key, value in table.items() if not isinstance(value, dict)]
     for key, value in table.items():
         if isinstance(value, dict):
-            inner = f"{path}.{key}" if path else key
+            inner = f"{path}.{_key(key)}" if path else _key(key)
             lines += ["", f"[{inner}]"]
             _write(value, inner, lines)
+
+
+def _key(name: str) -> str:
+    """A key as TOML has it: bare where that is possible."""
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name)
 
 
 def _literal(value: Any) -> str:
@@ -158,7 +164,7 @@ def _literal(value: Any) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(map(_literal, value)) + "]"
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{key} = {_literal(inner)}" for key, inner in value.items()) + " }"
+        return "{ " + ", ".join(f"{_key(key)} = {_literal(inner)}" for key, inner in value.items()) + " }"
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     return repr(value)

@@ -12,7 +12,8 @@ State is plain data (see `codec.State`): checkpoints, the wire, resume and audit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, TypeVar
 
@@ -294,6 +295,10 @@ class Weighting(Component):
     def weight(self, server: State, party: str, joined: Joined, statistics: Mapping[str, float]) -> float:
         """Weight of one answer, at least 0."""
         raise TypeError(f"{type(self).__name__} does not say how much an answer counts")
+
+    def most(self, joined: Collection[Joined]) -> float:
+        """Largest weight that an answer may have among parties that joined with these counts."""
+        return math.inf
 
 
 class Method(Component):

@@ -23,6 +23,7 @@ from fedvisage.core.errors import FedVisageError
 from fedvisage.core.flat import Layout
 from fedvisage.core.method import Component, Context, Joined, Party, Regulariser, Result
 from fedvisage.core.parcel import EMBEDDINGS, IDENTITY_TOKENS, PRIVATE_EMBEDDINGS, Parcel, Tensors
+from fedvisage.core.people import follow_present
 from fedvisage.core.phase import Phase
 
 OWN = "own"
@@ -74,10 +75,14 @@ class Rows:
         held, places = before.get(PRIVATE_EMBEDDINGS), where(context.joined)
         rows = torch.zeros(total, context.embedding_size) if held is None else held[MATRIX].clone()
         heard = torch.zeros(total, dtype=torch.bool) if held is None else held[HEARD].clone()
+        present = torch.zeros_like(heard)
         for party, answer in result.individual[PRIVATE_EMBEDDINGS].items():
-            rows[places[party]], heard[places[party]] = answer[OWN], True
+            own = places[party]
+            rows[own], heard[own], present[own] = answer[OWN], True, True
         owner = torch.repeat_interleave(torch.tensor([own.stop - own.start for own in places.values()]))
         person = before.get(IDENTITY_TOKENS)
+        if person is not None:
+            follow_present(rows, person, present)
         if heard.all():
             rows = self._step(rows, owner, person, context)
         elif heard.any():

@@ -125,7 +125,8 @@ class PartyFolder:
 
 
 _HEAD = """# This party's own settings and policy. Its operator decides; nobody else can change them from afar.
-# policy.groups: what may leave. class_embeddings.private are templates of this party's people.
+# policy.groups: what may leave, in a "sum" with other parties' only or to be seen singly, too ("individual").
+# class_embeddings.private are templates of this party's people.
 # policy.require: protections without which this party takes no part.
 """
 

@@ -28,6 +28,8 @@ class Book:
     """Median norms of the accepted backbone updates, round by round."""
     history: dict[str, History] = field(default_factory=dict)
     """Norms of the last of them by phase, which the next are compared with."""
+    counted: dict[str, list[int]] = field(default_factory=dict)
+    """By party: in how many exchanges of training its answer counted, and in how many it was asked for."""
     metrics_bytes: int = 0
 
 

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from shutil import rmtree
 from statistics import median
+from types import MappingProxyType
 from typing import Any
 
 from fedvisage.config import Federation as Settings
@@ -46,6 +47,8 @@ class Event:
     numbers: Mapping[str, float] = field(default_factory=dict)
 
 
+CAPPED = "capped"
+"""Answers of an exchange whose weight was cut to the most that the weighting allows; not said where there is none."""
 ANSWERED = Parcel()
 """In place of a parcel whose answer came: ten thousand of them are a lot to hold until the last."""
 
@@ -65,6 +68,8 @@ class Exchange:
     guard: Guard
     aggregator: Aggregator
     waiting: set[str]
+    most: float
+    """Largest weight of an answer."""
     refused: dict[str, Refused] = field(default_factory=dict)
     """Why a party's answer does not count, or did not when it last sent one that was stale."""
     norms: dict[str, float] = field(default_factory=dict)
@@ -183,7 +188,8 @@ class Federation:
         ledger.flush()
         self._tell("planned", step, total=len(cohort))
         guard, aggregator = self._desk(phase, stamp, parcels, book)
-        return Exchange(step, server, context, parcels, guard, aggregator, set(parcels))
+        most = self.weighting.most([joined for joined in book.joined.values() if joined.role in phase.roles])
+        return Exchange(step, server, context, parcels, guard, aggregator, set(parcels), most)
 
     def _take(self, exchange: Exchange, party: str, answer: Parcel | Failure, records: Records) -> None:
         """Count one answer, or say why it does not count."""
@@ -220,6 +226,9 @@ class Federation:
         weight = self.weighting.weight(self.assembly.hidden(server), party, joined, answer.statistics)
         if not 0 <= weight < math.inf:
             raise Refused(Kind.WEIGHT, f"its weight would be {weight:g}")
+        if weight > exchange.most:
+            weight = exchange.most
+            exchange.context.numbers[CAPPED] = exchange.context.numbers.get(CAPPED, 0) + 1
         records.ledger.record(party, "up", answer)
         exchange.aggregator.add(party, answer, weight, norm, parcels[party])
         exchange.norms[party] = norm
@@ -236,12 +245,12 @@ class Federation:
                 self._note_failure(step, party, "no answer", Failure("no answer"))
             aggregator.skip(party, str(exchange.refused[party]))
         exchange.waiting.clear()
-        self._check_quorum(exchange)
+        self._check_quorum(exchange, records)
         self._remember_norms(exchange, book)
         result = aggregator.result()
         self._remember(phase, result, book)
         server = self.assembly.absorb(phase, server, result, exchange.context)
-        self._log(step, result, server, exchange.context.numbers, records)
+        self._log(exchange, result, server, records)
         return server
 
     def _desk(self, phase: Phase, stamp: Stamp, parcels: Mapping[str, Parcel], book: Book) -> tuple[Guard, Aggregator]:
@@ -267,12 +276,13 @@ class Federation:
         )
         return guard, aggregator
 
-    def _check_quorum(self, exchange: Exchange) -> None:
+    def _check_quorum(self, exchange: Exchange, records: Records) -> None:
         step, aggregator, asked = exchange.step, exchange.aggregator, len(exchange.parcels)
         needed = max(1, math.ceil(self.settings.quorum * asked - 1e-9)) if asked else 0
         if asked == 0 and (step.phase.trains or step.phase.counts):
             raise FedVisageError(f"round {step.round}, {step.phase.name}: no party takes part")
         if aggregator.accepted < needed:
+            records.metrics.log(_row(exchange, {}, aggregator.absent, records.book))
             party, reason = next(iter(aggregator.absent.items()))
             diverged = all(refused.kind.tells_divergence for refused in exchange.refused.values())
             kind = Diverged if diverged else FedVisageError
@@ -299,12 +309,11 @@ class Federation:
             book.joined[party] = Joined(self.parties[party], int(numbers["samples"]), int(numbers.get("classes", 0)))
         book.refused |= result.absent
 
-    def _log(self, step: Step, result: Result, server: State, numbers: Mapping[str, float], records: Records) -> None:
+    def _log(self, exchange: Exchange, result: Result, server: State, records: Records) -> None:
+        step = exchange.step
         names = sorted({name for numbers in result.statistics.values() for name in numbers})
-        summary = {name: _average(result, name) for name in names} | dict(numbers)
-        row: dict[str, Any] = {"round": step.round, "phase": step.phase.name, "repeat": step.repeat} | summary
-        row |= {"accepted": len(result.statistics), "parties": result.statistics, "absent": result.absent}
-        rows = [row]
+        summary = {name: _average(result, name) for name in names} | exchange.context.numbers
+        rows = [_row(exchange, summary, result.absent, records.book, result.statistics)]
         self._tell("absorbed", step, numbers=summary)
         observe = self.observe if step.last_of_round else None
         seen = observe(step.round, server, records.book.generations) if observe else {}
@@ -320,6 +329,31 @@ class Federation:
 
     def _tell(self, kind: str, step: Step, **more: Any) -> None:
         self.watch(Event(kind, step.round, self.settings.rounds, step.phase.name, **more))
+
+
+def _row(
+    exchange: Exchange,
+    summary: Mapping[str, float],
+    absent: Mapping[str, str],
+    book: Book,
+    parties: Mapping[str, Mapping[str, float]] = MappingProxyType({}),
+) -> dict[str, Any]:
+    """The row of an exchange in the metrics. Where an answer did not count it says what kind of refusal that was.
+
+    After training it says, too, in what share of its exchanges so far the party's answer counted.
+    """
+    step = exchange.step
+    row: dict[str, Any] = {"round": step.round, "phase": step.phase.name, "repeat": step.repeat, **summary}
+    row |= {"accepted": len(parties), "parties": dict(parties), "absent": absent}
+    if step.phase.trains:
+        for party in exchange.parcels:
+            counted, asked = book.counted.get(party, (0, 0))
+            book.counted[party] = [counted + (party not in absent), asked + 1]
+    if absent:
+        row["refused"] = {party: exchange.refused[party].kind for party in absent}
+    if absent and step.phase.trains:
+        row["counted"] = {party: round(book.counted[party][0] / book.counted[party][1], 6) for party in absent}
+    return row
 
 
 def _joined(phase: Phase, role: str, answer: Parcel) -> Joined | None:

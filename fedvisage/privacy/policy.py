@@ -7,15 +7,15 @@ version cannot meet makes the party refuse; it is never ignored.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Annotated, ClassVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from fedvisage.core.errors import FedVisageError, Kind, nearest
 from fedvisage.core.method import Component
 from fedvisage.core.parcel import BACKBONE, BUFFERS, GROUPS, OPTIMISER, PERSONAL, PUBLIC_EMBEDDINGS, STATISTICS, Parcel
-from fedvisage.privacy.table import declared_groups
+from fedvisage.privacy.table import declared_groups, seen_singly
 
 ANY = "*"
 UNMET = {
@@ -23,6 +23,20 @@ UNMET = {
     "secure-aggregation": "secure aggregation",
 }
 """Demands that may be written into a policy and that no run of this version can satisfy."""
+
+
+Seen = Literal["sum", "individual"]
+"""How a group may be seen by the server: in a sum with other parties' only, or singly, too."""
+SUM: Seen = "sum"
+INDIVIDUAL: Seen = "individual"
+DEFAULT: Mapping[str, Seen] = {
+    BACKBONE: SUM,
+    BUFFERS: SUM,
+    PUBLIC_EMBEDDINGS: SUM,
+    OPTIMISER: SUM,
+    STATISTICS: INDIVIDUAL,
+}
+"""Numbers are reported party by party. Nothing else is seen singly unless the party's operator writes it."""
 
 
 class Refused(FedVisageError):
@@ -38,16 +52,27 @@ class Policy(BaseModel):
 
     methods: tuple[str, ...] = (ANY,)
     """Methods this party takes part in; `*` for all."""
-    groups: tuple[str, ...] = (BACKBONE, BUFFERS, PUBLIC_EMBEDDINGS, OPTIMISER, STATISTICS)
-    """Groups of state that may leave; templates of the party's people (`class_embeddings.private`) only if named."""
+    groups: Mapping[str, Seen] = DEFAULT
+    """Groups of state that may leave, and whether in a sum with other parties only or to be seen singly, too.
+
+    Templates of the party's people (`class_embeddings.private`) leave only if named. A list names groups, too: those
+    above with their defaults, others to be seen singly.
+    """
     rounds: Annotated[int, Field(ge=1)] = 1000
     """Most rounds of one run."""
     require: tuple[str, ...] = ()
     """Protections without which the party takes no part."""
 
+    @field_validator("groups", mode="before")
+    @classmethod
+    def _a_list_names_groups(cls, groups: Any) -> Any:
+        if isinstance(groups, list | tuple):
+            return {str(group): DEFAULT.get(str(group), INDIVIDUAL) for group in groups}
+        return groups
+
     @field_validator("groups")
     @classmethod
-    def _groups_exist(cls, groups: tuple[str, ...]) -> tuple[str, ...]:
+    def _groups_exist(cls, groups: Mapping[str, Seen]) -> Mapping[str, Seen]:
         for group in groups:
             if group not in GROUPS:
                 raise ValueError(f"no group '{group}': {nearest(group, GROUPS)}")
@@ -63,7 +88,9 @@ class Policy(BaseModel):
                 raise ValueError(f"unknown demand '{demand}': {nearest(demand, UNMET)}")
         return require
 
-    def objections(self, method: str, components: Sequence[Component], rounds: int) -> list[str]:
+    def objections(
+        self, method: str, components: Sequence[Component], rounds: int, aggregation: str = "mean"
+    ) -> list[str]:
         """Everything that speaks against taking part in a run; nothing where it may."""
         found = [f"it demands {UNMET[demand]}, which this version cannot give" for demand in self.require]
         if ANY not in self.methods and method not in self.methods:
@@ -73,6 +100,13 @@ class Policy(BaseModel):
         for phase, directions in declared_groups(components).items():
             for group in self._forbidden(directions["up"]):
                 found.append(f"{group} may not leave, and phase '{phase}' sends it")
+        for phase, groups in seen_singly(components, aggregation).items():
+            for group in groups:
+                if self.groups.get(group, INDIVIDUAL) == SUM:
+                    found.append(
+                        f"{group} may leave in a sum only, and phase '{phase}' shows it to the server singly "
+                        f'(groups."{group}" = "{INDIVIDUAL}" allows that)'
+                    )
         return found
 
     def check(self, parcel: Parcel) -> None:

@@ -8,11 +8,14 @@ from fedvisage.core.assembly import Assembly
 from fedvisage.core.method import Component, Weighting
 from fedvisage.core.parcel import GROUPS, STATISTICS
 
+KEEPS_EACH = ("median", "trimmed-mean")
+"""Rules of aggregation for which the server keeps the answers one by one."""
+
 
 def declared_groups(components: Sequence[Component]) -> dict[str, dict[str, dict[str, str]]]:
     """Per phase, the groups that go `down` (to whom) and come `up` (reduced how)."""
     table: dict[str, dict[str, dict[str, str]]] = {}
-    watched = {group for part in components if isinstance(part, Weighting) for group in part.individual}
+    watched = _watched(components)
     for phase in Assembly(components).phases.values():
         down: dict[str, str] = dict(phase.down)
         up: dict[str, str] = dict(phase.up)
@@ -24,6 +27,24 @@ def declared_groups(components: Sequence[Component]) -> dict[str, dict[str, dict
             up[STATISTICS] = ", ".join((*phase.reports, *phase.may_report))
         table[phase.name] = {"down": down, "up": up}
     return table
+
+
+def seen_singly(components: Sequence[Component], aggregation: str = "mean") -> dict[str, list[str]]:
+    """Per phase, the groups of which the server sees every party's own: not in a sum only."""
+    watched, keeps_each = _watched(components), aggregation in KEEPS_EACH
+    return {
+        phase.name: [
+            group
+            for group, how in phase.up.items()
+            if how == "individual" or keeps_each or (phase.trains and group in watched)
+        ]
+        for phase in Assembly(components).phases.values()
+    }
+
+
+def _watched(components: Sequence[Component]) -> set[str]:
+    """Groups that a weighting needs one by one."""
+    return {group for part in components if isinstance(part, Weighting) for group in part.individual}
 
 
 def privacy_table(components: Sequence[Component]) -> list[dict[str, str]]:

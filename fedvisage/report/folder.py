@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tomllib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -143,6 +144,8 @@ class Row(BaseModel, extra="allow"):
     phase: str
     parties: dict[str, dict[str, float]] = {}
     absent: dict[str, str] = {}
+    refused: dict[str, str] = {}
+    counted: dict[str, float] = {}
 
     def number(self, name: str) -> float | None:
         """An average of the row, if it has it."""
@@ -168,6 +171,10 @@ class Metrics:
     """By round: weightings of the parties with their validation scores."""
     absent: dict[tuple[int, str, str], list[str]] = field(default_factory=dict)
     """Why answers are missing, by round, phase and party; more than one where a phase repeats in a round."""
+    counted: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """How many answers counted, by phase and party."""
+    kinds: dict[tuple[str, str], Counter[str]] = field(default_factory=dict)
+    """Kinds of refusals, by phase and party."""
 
     def add(self, row: Row) -> None:
         """Take one more row."""
@@ -185,6 +192,8 @@ class Metrics:
             self.maps.setdefault(row.round, []).append((mixed, score))
         for party, reason in row.absent.items():
             self.absent.setdefault((row.round, row.phase, party), []).append(reason)
+        for party, kind in row.refused.items():
+            self.kinds.setdefault((row.phase, party), Counter())[kind] += 1
         if row.phase == JOIN:
             self.joined |= row.parties
         if row.phase == EVALUATE:
@@ -272,7 +281,10 @@ def read_metrics(path: Path) -> Metrics:
     """Stream a metrics.jsonl."""
     metrics = Metrics()
     for number, table in read_lines(path):
-        if table.get("phase") not in KEPT:
+        phase, parties = table.get("phase"), table.get("parties")
+        if isinstance(parties, dict):
+            metrics.counted.update((str(phase), party) for party in parties)
+        if phase not in KEPT:
             table.pop("parties", None)
         metrics.add(_checked(Row, table, path, f"line {number}: "))
     return metrics

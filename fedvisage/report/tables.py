@@ -8,6 +8,7 @@ from statistics import fmean, median
 from typing import Any
 
 from fedvisage.core.parcel import GROUPS, PRIVATE_EMBEDDINGS
+from fedvisage.report.absences import absences
 from fedvisage.report.crossings import NOTHING, Crossings
 from fedvisage.report.folder import RunFiles
 from fedvisage.report.results import ALONE, RANK_TONES, RANKS
@@ -162,7 +163,7 @@ class Exchanges:
     any_refused: bool
     never: Sequence[tuple[str, str]]
     missing: Sequence[Sequence[str]]
-    """Phase, reason, answers, parties."""
+    """Phase, reason, answers, parties with the share of their answers that counted."""
     more_reasons: int
     attempts: int
 
@@ -207,7 +208,7 @@ def _what(group: str, direction: str, names: Sequence[str]) -> str:
 
 
 def _missing(run: RunFiles, crossings: Crossings) -> list[list[str]]:
-    """Phase, reason, how many answers, and whose; the most frequent first."""
+    """Phase, reason, how many answers, and whose, with the share of theirs that counted; the most frequent first."""
     found: dict[tuple[str, str], list[str]] = {}
     for (_, phase, party), reasons in run.metrics.absent.items():
         for reason in reasons:
@@ -215,9 +216,10 @@ def _missing(run: RunFiles, crossings: Crossings) -> list[list[str]]:
     counts = {key: len(parties) for key, parties in found.items()}
     for key, count in crossings.extra_refusals.items():
         counts[key] = counts.get(key, 0) + count
+    shares = {(one.phase, one.party): f"{percent(one.share, 0)} counted" for one in absences(run.metrics)}
     rows = []
     for (phase, reason), count in sorted(counts.items(), key=lambda item: -item[1]):
-        parties = sorted(set(found.get((phase, reason), ())))
+        parties = [f"{party} ({shares[phase, party]})" for party in sorted(set(found.get((phase, reason), ())))]
         more = f" and {len(parties) - NAMED:,} more" if len(parties) > NAMED else ""
         rows.append([phase, reason, number(count), ", ".join(parties[:NAMED]) + more])
     return rows

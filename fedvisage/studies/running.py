@@ -22,6 +22,7 @@ from fedvisage.pipeline import EVALUATION, run
 from fedvisage.privacy import read_ledger
 from fedvisage.protocols import PROTOCOLS, Data, Options, Result, Subject, open_subject
 from fedvisage.protocols import run as evaluate
+from fedvisage.report import run_absences
 from fedvisage.runfolder import RunResult, environment
 from fedvisage.scoring import headline
 from fedvisage.studies.alike import ALIKE, kept_alike
@@ -156,6 +157,7 @@ def _lines(result: Mapping[str, Any]) -> str:
 
 def _beginning(cell: Cell, folder: Path, seconds: float) -> dict[str, Any]:
     """A cell's result before it is scored."""
+    missing = [one.table() for one in run_absences(folder)] if (folder / "metrics.jsonl").exists() else []
     return {
         "study": cell.study,
         "scale": cell.scale,
@@ -170,6 +172,7 @@ def _beginning(cell: Cell, folder: Path, seconds: float) -> dict[str, Any]:
         "rounds": _curve(folder),
         "test": json.loads((folder / EVALUATION).read_text())["test"] if (folder / EVALUATION).exists() else {},
         "environment": environment(),
+        **({"absences": missing} if missing else {}),
     }
 
 

@@ -24,6 +24,8 @@ from fedvisage.core.sealing import Answer
 from fedvisage.federation import Event, Failure, Federation, InProcess, StateStore
 from fedvisage.federation.schedule import draw_cohort, schedule
 from fedvisage.privacy import read_ledger
+from fedvisage.report.absences import absences
+from fedvisage.report.folder import read_metrics
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:
@@ -43,6 +45,32 @@ def test_a_round_is_the_weighted_mean_of_the_answers(tmp_path: Path) -> None:
         noise = Streams(1, "parties", 1, party).torch("noise")
         wanted += samples / 60 * (torch.randn(4, generator=noise) + 0.1).double()
     assert torch.allclose(outcome.server[BACKBONE]["w"].double(), wanted, atol=1e-6)
+
+
+def test_a_row_tells_kinds_of_refusals_and_what_share_of_a_partys_answers_counted(tmp_path: Path) -> None:
+    """Bob is refused in rounds 2 and 4 of 4, and the last of them ends the run: cat is lost as well."""
+
+    def spoil(party: str, sent: Parcel, answer: Any) -> list[Any]:
+        if (party, sent.stamp.round) == ("cat", 4):
+            return [(party, Failure("lost"))]
+        if (party, sent.stamp.round) in (("bob", 2), ("bob", 4)):
+            FAULTS["Inf"][0](sent, answer)
+        return [(party, answer)]
+
+    with pytest.raises(FedVisageError, match="1 of 3 parties counted"):
+        run_toy(tmp_path, spoil, rounds=4)
+    found = rows(tmp_path)
+    assert [(row.get("refused"), row.get("counted")) for row in found] == [
+        (None, None),
+        (None, None),
+        ({"bob": "not-finite"}, {"bob": 0.5}),
+        (None, None),
+        ({"bob": "not-finite", "cat": "failed"}, {"bob": 0.5, "cat": 0.75}),
+    ]
+    assert [str(one) for one in absences(read_metrics(tmp_path / "metrics.jsonl"))] == [
+        "bob, train: 2 of 4 answers counted (50%); buffers holds 1 values that are not finite in 'm' (first: inf)",
+        "cat, train: 3 of 4 answers counted (75%); lost",
+    ]
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,9 @@ from torch import Tensor
 import fedvisage as fv
 from fedvisage.build import build_parts
 from fedvisage.config import Training
+from fedvisage.core.assembly import Assembly
 from fedvisage.core.errors import FedVisageError
-from fedvisage.core.method import Context, Joined
+from fedvisage.core.method import Context, Joined, Result
 from fedvisage.core.parcel import BACKBONE, BUFFERS, IDENTITY_TOKENS, PRIVATE_EMBEDDINGS
 from fedvisage.core.randomness import Streams
 from fedvisage.faces.partition import Partition, Share
@@ -165,6 +166,45 @@ def test_a_person_at_several_parties_gets_the_mean_everywhere_and_is_nobodys_neg
     wanted[2:4] = wanted[2:4].mean(dim=0)
     assert torch.allclose(rows, wanted, atol=1e-5)
     assert torch.equal(rows[2], rows[3])
+
+
+def test_a_shared_person_is_where_the_holders_who_took_part_left_it(tmp_path: Path) -> None:
+    """One of the two trains in each round, and nothing moves on the server: what it sent of person c is both copies."""
+    part = Cosine(strength=0.0, shared_identities=True, key="k", training=WORK)
+    method = FedPE(training=WORK)
+    ran = federate(tmp_path, method, rounds=5, others=(part,), partition=TWO_HOLDERS, participation=0.5)
+    trained = [row["party"] for row in crossings(tmp_path) if (row["phase"], row["group"]) == ("train", BACKBONE)]
+    assert set(trained) == {"ann", "bob"}
+    last = trained[-1]
+    wanted = ran.party(last)["class_embeddings"][{"ann": 2, "bob": 0}[last]]
+    rows = ran.server[PRIVATE_EMBEDDINGS]["rows"]
+    assert torch.allclose(rows[2], wanted, atol=1e-6)
+    assert torch.equal(rows[2], rows[3])
+
+
+@pytest.mark.parametrize(
+    ("came", "shared", "cats"),
+    [({"cat": [[1.0, 1.0]]}, [0.9, -0.15], [0.9, 0.9]), ({"ann": [[3.0, 0.0]]}, [2.9, -0.15], [0.7, 0.9])],
+    ids=["without its holders", "without one of them"],
+)
+def test_the_step_over_a_shared_person_by_hand(came: dict[str, Any], shared: list[float], cats: list[float]) -> None:
+    """Person a of ann and bob at (1, 0), b of bob at (0, 1), c of cat at (1, 1); each step is 0.1 times a sum.
+
+    Cat's c moves by a + b. Ann's copy of a moves by b + c, bob's by c, and both end at the mean. Where ann sends a at
+    (3, 0), bob's copy begins there, too.
+    """
+    part = Cosine(strength=1.0, reduction="sum", shared_identities=True, key="k")
+    joined = {name: Joined("trainer", 4, classes) for name, classes in (("ann", 1), ("bob", 2), ("cat", 1))}
+    known = {"rows": torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]), "heard": torch.ones(4).bool()}
+    server = {PRIVATE_EMBEDDINGS: known, IDENTITY_TOKENS: torch.tensor([5, 5, 6, 7])}
+    answers = {PRIVATE_EMBEDDINGS: {party: {"own": torch.tensor(rows)} for party, rows in came.items()}}
+    assembly = Assembly([FedPE(), part])
+    result = Result({}, answers, {}, {}, {})
+    after = assembly.absorb(
+        assembly.phases["train"], server, result, Context(Streams(1), 2, 9, joined, {}, 2, rates=lambda round: 0.1)
+    )
+    rows = after[PRIVATE_EMBEDDINGS]["rows"]
+    assert torch.allclose(rows, torch.tensor([shared, shared, rows[2].tolist(), cats]))
 
 
 def test_tokens_depend_on_the_name_and_the_key() -> None:

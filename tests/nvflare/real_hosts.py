@@ -58,7 +58,7 @@ keep_local = true
 [evaluation]
 pairs = 0
 """
-EVERYTHING = Policy(groups=(*Policy().groups, PRIVATE_EMBEDDINGS, CENTRES))
+EVERYTHING = Policy(groups=dict.fromkeys((*Policy().groups, PRIVATE_EMBEDDINGS, CENTRES), "individual"))
 FAULTS = Path(__file__).parent / "faults"
 
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from fedvisage.core.method import METHODS
-from fedvisage.core.parcel import BACKBONE, GROUPS, PERSONAL, PRIVATE_EMBEDDINGS, STATISTICS, Parcel
+from fedvisage.core.method import METHODS, WEIGHTINGS
+from fedvisage.core.parcel import BACKBONE, BUFFERS, GROUPS, PERSONAL, PRIVATE_EMBEDDINGS, STATISTICS, Parcel
+from fedvisage.deploy.party import PartyFolder, open_party_folder
+from fedvisage.deploy.party import Settings as PartySettings
 from fedvisage.methods.fedavg import FedAvg
+from fedvisage.methods.separation import GradientCorrection
 from fedvisage.privacy import Policy, Refused, declared_groups
 
 TRAVELLING = sorted(set(GROUPS) - {PERSONAL})
@@ -50,6 +55,38 @@ def test_by_default_a_partys_people_stay() -> None:
     ]
 
 
+def singly(group: str, phase: str = "train") -> str:
+    return (
+        f"{group} may leave in a sum only, and phase '{phase}' shows it to the server singly "
+        f'(groups."{group}" = "individual" allows that)'
+    )
+
+
+def test_being_seen_singly_must_be_written_out() -> None:
+    """FV mixes the parties' own models, a median looks at them one by one, FedGC's server at every template."""
+    fv, fedgc = [FedAvg(), WEIGHTINGS["fv"]()], [FedAvg(), GradientCorrection()]
+    each = Policy(groups={**Policy().groups, BACKBONE: "individual", BUFFERS: "individual"})
+    assert Policy().objections("fedavg", fv, 1) == [singly(BACKBONE), singly(BUFFERS)]
+    assert each.objections("fedavg", fv, 1) == []
+    assert Policy().objections("fedavg", [FedAvg()], 1, "median") == [singly(BACKBONE), singly(BUFFERS)]
+    assert each.objections("fedavg", [FedAvg()], 1, "trimmed-mean") == []
+    summed = Policy(groups={**Policy().groups, PRIVATE_EMBEDDINGS: "sum"})
+    assert summed.objections("fedgc", fedgc, 1) == [singly(PRIVATE_EMBEDDINGS)]
+    assert summed.objections("fedavg", [FedAvg(classifier="shared")], 1) == []
+
+
+def test_a_list_of_groups_means_what_it_meant() -> None:
+    """Templates that an operator had named were seen singly; the others stay with their defaults."""
+    policy = Policy.model_validate({"groups": ["backbone", "statistics", PRIVATE_EMBEDDINGS]})
+    assert policy.groups == {BACKBONE: "sum", STATISTICS: "individual", PRIVATE_EMBEDDINGS: "individual"}
+
+
+def test_a_policy_is_written_and_read_again(tmp_path: Path) -> None:
+    groups = {**Policy().groups, BACKBONE: "individual", PRIVATE_EMBEDDINGS: "sum"}
+    PartyFolder(tmp_path, PartySettings(name="ann", policy=Policy(groups=groups))).save()
+    assert open_party_folder(tmp_path).policy.groups == groups
+
+
 def test_methods_and_rounds_are_limited() -> None:
     policy = Policy(methods=("fedpe",), rounds=5)
     assert policy.objections("fedpe", [FedAvg()], 5) == []
@@ -70,6 +107,7 @@ def test_a_demand_that_cannot_be_met_is_a_refusal_and_never_ignored(demand: str)
     [
         ({"groups": ("backbon",)}, "did you mean 'backbone'"),
         ({"groups": (PERSONAL,)}, "never leaves a party"),
+        ({"groups": {BACKBONE: "singly"}}, "'sum' or 'individual'"),
         ({"require": ("anonymity",)}, "unknown demand"),
         ({"rounds": 0}, "greater than or equal to 1"),
         ({"group": (BACKBONE,)}, "Extra inputs"),

@@ -127,7 +127,7 @@ def test_face_templates_that_left_are_pointed_out(folder):
 
 def test_refused_and_missing_answers_are_counted_with_their_reasons(folder):
     folder.metrics[1]["absent"] = {"anna": "backbone holds NaN", "bert": "no answer"}
-    folder.metrics[2]["absent"] = {"anna": "backbone holds NaN"}
+    folder.metrics[2] |= {"absent": {"anna": "backbone holds NaN"}, "parties": {"bert": {}}}
     for row in folder.ledger:
         if row.get("party") == "anna" and row["phase"] == "train" and row["direction"] == "up":
             row["refused"] = "backbone holds NaN"
@@ -137,8 +137,8 @@ def test_refused_and_missing_answers_are_counted_with_their_reasons(folder):
     (folder.save().path / "failures.log").write_text("round 1, train, anna: backbone holds NaN\n<traceback>\n")
     page = folder.page()
     assert page.tables[MISSING][1:] == [
-        ["train", "backbone holds NaN", "2", "anna"],
-        ["train", "no answer", "1", "bert"],
+        ["train", "backbone holds NaN", "2", "anna (0% counted)"],
+        ["train", "no answer", "1", "bert (50% counted)"],
         ["train", "repeated answer", "1", ""],
     ]
     assert page.tables[CROSSED][0][-1] == "Refused"
