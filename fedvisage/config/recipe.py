@@ -163,6 +163,8 @@ class Training(Section):
     margin: NotNegative | None = None
     loss_options: dict[str, Any] = {}
     """What else the loss takes: `form = "hinge"` of CosFace, `form = "raw"` of ArcFace, ..."""
+    centre: Literal["none", "running"] = "none"
+    """Compare vectors as they are, or about the running mean of the features that local work sees."""
     batch_size: Annotated[int, Field(ge=2)] = 32
     epochs: Count | None = None
     steps: Count | None = None

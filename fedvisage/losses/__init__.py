@@ -10,6 +10,7 @@ from fedvisage.losses.adaface import adaface
 from fedvisage.losses.adversarial import domain_adversarial, domain_classifier, reversal_strength
 from fedvisage.losses.arcface import arcface
 from fedvisage.losses.binary import binary_margin, binary_margin_bias
+from fedvisage.losses.centred import Centred
 from fedvisage.losses.choice import LOSSES, loss_options, margin_loss
 from fedvisage.losses.contrastive import model_contrastive
 from fedvisage.losses.correction import cosine_regulariser, gradient_correction
@@ -23,6 +24,7 @@ from fedvisage.losses.spreadout import mined_spreadout_gradient, spreadout, spre
 
 __all__ = [
     "LOSSES",
+    "Centred",
     "ValueAndGradient",
     "adaface",
     "arcface",

@@ -165,8 +165,9 @@ class GradientCorrection(Separation):
     @model_validator(mode="after")
     def _loss_has_a_form(self) -> Self:
         work = self.training
-        if self.form == "loss" and (work.loss not in FORM_OF or work.loss_options):
-            which = ", ".join((f"'{work.loss}'", *(f"{name} = {value!r}" for name, value in work.loss_options.items())))
+        more = dict(work.loss_options) | ({"centre": work.centre} if work.centre != "none" else {})
+        if self.form == "loss" and (work.loss not in FORM_OF or more):
+            which = ", ".join((f"'{work.loss}'", *(f"{name} = {value!r}" for name, value in more.items())))
             known = ", ".join(f"'{form}'" for form in dict.fromkeys(FORM_OF.values()))
             raise ValueError(f"no form of gradient correction goes with the parties' loss {which}: set form to {known}")
         return self

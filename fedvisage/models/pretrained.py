@@ -59,8 +59,8 @@ MODEL_FILES = {
         "dlib_face_recognition_resnet_model_v1.dat",
         "recognition: 128 numbers per face",
         "CC0",
-        "about 3 million faces of 7,485 people from FaceScrub, VGG Face and the web (its author); "
-        "which people is unknown here and may include those of any test set",
+        "about 3 million faces of 7,485 people from FaceScrub, VGG Face and the web; nobody of LFW, says its author, "
+        "without a list of the people: those of any other test set may be among them",
         backbone="dlib-resnet",
     ),
     "dlib-5-points": ModelFile(

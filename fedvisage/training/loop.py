@@ -18,7 +18,7 @@ from fedvisage.core.codec import State
 from fedvisage.core.errors import Diverged, FedVisageError
 from fedvisage.core.method import Images
 from fedvisage.core.randomness import Streams
-from fedvisage.losses import margin_loss
+from fedvisage.losses import Centred, margin_loss
 from fedvisage.models import Backbone
 from fedvisage.training.batches import Batch, batches
 from fedvisage.training.devices import autocast
@@ -45,7 +45,8 @@ def loss_of(work: Training) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
         raise FedVisageError(f"training.loss_options.{twice[0]} belongs in [training]: {twice[0]} = ...")
     if "reduction" in work.loss_options:
         raise FedVisageError("training.loss_options.reduction is not possible: training takes the mean over a batch")
-    return margin_loss(work.loss, **options, **work.loss_options)
+    loss = margin_loss(work.loss, **options, **work.loss_options)
+    return Centred(loss) if work.centre == "running" else loss
 
 
 def _own(tensor: Tensor, device: torch.device, trainable: bool) -> Tensor:
