@@ -133,7 +133,7 @@ def _read_split(tree: Tree, split: int, faces: _Faces, plain: dict[str, Listing]
     if meta is not None:
         _read_rows(tree, meta, 0, faces, rows, subject)
         pairs = one_file(tree, rf".*verify_comparisons_{split}\.csv")
-        plain[f"{name}.verification"] = _comparisons(text_of(tree, pairs), pairs, subject)
+        plain[f"{name}.verification"] = _comparisons(text_of(tree, pairs), pairs, subject, meta)
     offset = max(subject, default=-1) + 1
     for part, pattern in (("gallery", "search_gallery"), ("probes", "search_probe")):
         path = one_file(tree, rf".*{pattern}_{split}\.csv", required=False)
@@ -149,8 +149,7 @@ def _read_rows(
     tree: Tree, path: str, offset: int, faces: _Faces, rows: list[tuple[int, int, int]], subject: dict[int, int]
 ) -> None:
     """The faces of a file's templates, numbered from `offset`, and each template's subject."""
-    for number, row in enumerate(csv_rows(tree, path, _ROW), 2):
-        where = f"{path}, line {number}"
+    for where, row in csv_rows(tree, path, _ROW):
         template = offset + whole(row["TEMPLATE_ID"], where)
         person = whole(row["SUBJECT_ID"], where)
         if subject.setdefault(template, person) != person:
@@ -160,7 +159,8 @@ def _read_rows(
         rows.append((faces.of(row, where), template, whole(row["MEDIA_ID"], where)))
 
 
-def _comparisons(text: str, path: str, subject: dict[int, int]) -> TemplatePairs:
+def _comparisons(text: str, path: str, subject: dict[int, int], meta: str) -> TemplatePairs:
+    """The pairs of templates to compare, and whether they show one subject."""
     pairs: list[tuple[int, int]] = []
     for number, line in enumerate(text.splitlines(), 1):
         words = line.replace("\t", ",").split(",")
@@ -172,7 +172,7 @@ def _comparisons(text: str, path: str, subject: dict[int, int]) -> TemplatePairs
         one, other = (whole(word, where) for word in words)
         absent = {one, other} - subject.keys()
         if absent:
-            raise FedVisageError(f"{where} names template {min(absent)} that the metadata do not have")
+            raise FedVisageError(f"{where} names template {min(absent)} that {meta} does not have: is one cut off?")
         pairs.append((one, other))
     if not pairs:
         raise FedVisageError(f"{path} holds no pairs of templates")

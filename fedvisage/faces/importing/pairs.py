@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
 
 import numpy as np
 
@@ -82,7 +81,7 @@ def parse_pairs(text: str, where: str) -> Pairs:
     pairs = Pairs()
     lines = []
     for number, raw in enumerate(text.splitlines(), 1):
-        words = [word.strip() for word in (raw.split("\t") if "\t" in raw else raw.split()) if word.strip()]
+        words = _words(raw)
         if words and words[0].startswith("#"):
             pairs.skipped.append(f"line {number} ('{raw.strip()[:40]}')")
         elif words:
@@ -102,6 +101,12 @@ def parse_pairs(text: str, where: str) -> Pairs:
     if pairs.fold is None and _cut_off(pairs.same):
         raise lines[-1].wrong("is the last line, in the middle of a block: the list is cut off")
     return pairs
+
+
+def _words(line: str) -> list[str]:
+    """What stands between the tabs of a line, where that can be a pair, or between its spaces."""
+    tabbed = [word.strip() for word in line.split("\t") if word.strip()]
+    return tabbed if len(tabbed) > 1 and _kind(tabbed) is not None else line.split()
 
 
 def _header(lines: list[Line]) -> list[int]:
@@ -239,18 +244,23 @@ _READERS: dict[str, Callable[[Sequence[Line], Pairs], None]] = {
 
 def _person(path: str) -> str:
     """Whose image a path is: the folder's name, or the file's without its number where it is in no folder."""
-    pure = PurePosixPath(path.replace("\\", "/"))
-    return pure.parent.name or flat_name(path)
+    path = path.replace("\\", "/")
+    return path.rpartition("/")[0].rpartition("/")[2] or flat_name(path)
 
 
 def flat_name(path: str) -> str:
     """Whose image a file is by its own name, which may end in a number."""
-    stem = PurePosixPath(path).stem
+    stem = _stem(path)
     numbered = _NUMBERED.fullmatch(stem)
     return numbered[1] if numbered else stem
 
 
+def _stem(path: str) -> str:
+    name = path.rpartition("/")[2]
+    return name.rpartition(".")[0] or name
+
+
 def numbered_name(path: str) -> tuple[str, int] | None:
     """Person and number of a file such as `Ann_0001.jpg`."""
-    numbered = _NUMBERED.fullmatch(PurePosixPath(path).stem)
+    numbered = _NUMBERED.fullmatch(_stem(path))
     return (numbered[1], int(numbered[2])) if numbered and len(numbered[2]) < 10 else None

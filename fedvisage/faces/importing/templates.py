@@ -6,10 +6,11 @@ of each image, pairs of templates, and the templates of galleries and probes.
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 
 import numpy as np
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from fedvisage.core.errors import FedVisageError
 from fedvisage.faces.importing.source import UNLABELLED, Source, Tally, images_in, whole
-from fedvisage.faces.importing.tree import Tree, safe_path, text_of
+from fedvisage.faces.importing.tree import MOST_TEXT, Tree, safe_path, text_of
 from fedvisage.faces.lists import Listing, SubjectList, TemplateList, TemplatePairs
 from fedvisage.faces.records import Indices
 
@@ -188,11 +189,11 @@ def _pairs_of_templates(tree: Tree) -> dict[str, Listing]:
     path = one_file(tree, r".*_template_pair_label\.txt", required=False)
     if path is None:
         return {}
-    text = text_of(tree, path)
-    if not text.strip():
+    data = tree.read(path, MOST_TEXT).removeprefix(codecs.BOM_UTF8)
+    if not data or data.isspace():
         raise FedVisageError(f"{path} is empty: it should hold two templates and an answer per line")
     try:
-        rows = np.loadtxt(io.StringIO(text), dtype=np.int64, ndmin=2, comments=None)
+        rows = np.loadtxt(io.BytesIO(data), dtype=np.int64, ndmin=2, comments=None, encoding="utf-8")
     except (ValueError, OverflowError) as error:
         raise FedVisageError(f"cannot read {path}: {error}") from None
     if rows.ndim != 2 or rows.shape[1] != 3:
@@ -214,11 +215,12 @@ def _galleries(tree: Tree) -> dict[str, Listing]:
 
 def _subject_list(tree: Tree, path: str) -> SubjectList:
     """The templates of a CSV file with the person of each, once each."""
-    pairs = dict.fromkeys(
-        (whole(row["TEMPLATE_ID"], path), whole(row["SUBJECT_ID"], path)) for row in csv_rows(tree, path, _SUBJECT)
-    )
-    rows = np.array(list(pairs), dtype=np.int64).reshape(-1, 2)
-    return SubjectList(rows[:, 0], rows[:, 1])
+    subjects: dict[int, int] = {}
+    for where, row in csv_rows(tree, path, _SUBJECT):
+        own = whole(row["SUBJECT_ID"], where)
+        if subjects.setdefault(template := whole(row["TEMPLATE_ID"], where), own) != own:
+            raise FedVisageError(f"{where}: template {template} is of subject {subjects[template]}, not {own}")
+    return SubjectList(np.array(list(subjects), np.int64), np.array(list(subjects.values()), np.int64))
 
 
 _SUBJECT = ("TEMPLATE_ID", "SUBJECT_ID")
@@ -244,22 +246,22 @@ def table_rows(text: str, path: str, columns: int) -> list[list[str]]:
     return [row for row in rows if row]
 
 
-def csv_rows(tree: Tree, path: str, needed: Sequence[str]) -> list[dict[str, str]]:
-    """The rows of a CSV file; its header must have these columns."""
+def csv_rows(tree: Tree, path: str, needed: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
+    """The rows of a CSV file, each with the words for where it is; the header must have these columns."""
+    reader = csv.DictReader(line.strip() for line in text_of(tree, path).splitlines())
     try:
-        reader = csv.DictReader(io.StringIO(text_of(tree, path)))
         header = [name.strip().upper() for name in reader.fieldnames or ()]
         reader.fieldnames = header
-        rows = list(reader)
+        absent = [name for name in needed if name not in header]
+        if absent:
+            raise FedVisageError(f"{path} has no column {absent[0]}: it has {', '.join(header)[:120]}")
+        for row in reader:
+            where = f"{path}, line {reader.line_num}"
+            if any(row[name] is None for name in needed):
+                raise FedVisageError(f"{where} has too few columns: is the file cut off?")
+            yield where, row
     except csv.Error as error:
-        raise FedVisageError(f"cannot read {path}: {error}") from None
-    absent = [name for name in needed if name not in header]
-    if absent:
-        raise FedVisageError(f"{path} has no column {absent[0]}: it has {', '.join(header)[:120]}")
-    wrong = next((number for number, row in enumerate(rows, 2) if any(row[name] is None for name in needed)), None)
-    if wrong is not None:
-        raise FedVisageError(f"{path}, line {wrong} has too few columns")
-    return rows
+        raise FedVisageError(f"cannot read {path}, line {reader.line_num}: {error}") from None
 
 
 def floats(words: Sequence[str], path: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:

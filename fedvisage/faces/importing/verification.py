@@ -32,6 +32,7 @@ _LIST = re.compile(
     r"(?:.*/)?(?:pairs?(?:_?[a-z]*lfw)?|[a-z0-9_]+_(?:pairs?|ann)(?:_new)?)\.txt",
     re.IGNORECASE,
 )
+_VIEW_1 = re.compile(r"(?:.*/)?pairsDev(?:Test|Train)\.txt", re.IGNORECASE)
 _TEXT = (".txt", ".csv", ".tsv", ".json", ".lst")
 
 
@@ -96,8 +97,9 @@ def _list_of(tree: Tree, given: Path | None) -> tuple[str, str]:
 
 
 def pair_files(tree: Tree) -> list[str]:
-    """The lists of pairs of a tree, by their names."""
-    return [path for path in tree.files if _LIST.fullmatch(path)]
+    """The lists of pairs of a tree, by their names; those of LFW's View 1 where there is no other."""
+    found = [path for path in tree.files if _LIST.fullmatch(path)]
+    return found or [path for path in tree.files if _VIEW_1.fullmatch(path)]
 
 
 def _rows(pairs: Pairs, place: dict[Called, int], where: str, known: Published | None, lost: str = "") -> PairRows:
