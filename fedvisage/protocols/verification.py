@@ -148,9 +148,7 @@ def _folds(data: Data, name: str, pairs: PairList, rule: Rule, result: Result) -
     if len(np.unique(pairs.fold)) > 1:
         own: Indices = np.unique(pairs.fold, return_inverse=True)[1] + 1
         where = f"the list '{name}' of {data.folder}"
-        refuse_one_kind(
-            own, same, where, "its accuracy would mean nothing; import the set again, which assigns folds anew"
-        )
+        refuse_one_kind(own, same, where, "import the set again, which assigns folds anew")
         return pairs.fold
     if len(pairs) >= FOLDS:
         row = fold_of_each(FOLDS, len(pairs), rule)

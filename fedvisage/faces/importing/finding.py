@@ -70,9 +70,10 @@ class Finder:
         whole = [place for place in found if self.mapping.ending(self.paths[place]) == key]
         return whole or found
 
-    def share(self, calls: Sequence[Called]) -> float:
-        """The share of these that are found."""
-        return sum(bool(self.places(called)) for called in calls) / max(1, len(calls))
+    def share(self, paths: Sequence[str]) -> float:
+        """The share of different paths that are found; none where the mapping makes several into one."""
+        keys = {self.mapping.key(path) for path in paths}
+        return sum(key in self._by_end for key in keys) / max(1, len(keys)) if len(keys) == len(set(paths)) else 0.0
 
 
 def remedy(paths: Sequence[str], folder: str, calls: Sequence[Called], mapping: PathMapping) -> str:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 from dataset_files import bring_in, image, put, shows
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedvisage.core.errors import FedVisageError
+from fedvisage.faces.decoding import encode
 from fedvisage.faces.importing.finding import identities_of
 from fedvisage.faces.importing.pairs import parse_pairs
 from fedvisage.faces.lists import PairList, list_names, open_list
+from fedvisage.faces.template import ARCFACE_POINTS
 
 
 def pairs_of(folder: Path, name: str = "pairs") -> list[tuple[int, int, int, int]]:
@@ -156,6 +159,41 @@ def test_rfw_has_pairs_per_race_and_each_race_is_a_domain(tmp_path: Path) -> Non
         "African: 1 people have another number of images than test/txts/African/African_people.txt says",
         "there are no landmarks: images are taken as they are",
     ]
+
+
+def rfw(scale: float, size: int) -> dict[str, bytes | str]:
+    """Two people of one race with landmarks for images `scale` times as large as aligned ones; `train/` beside them."""
+    files: dict[str, bytes | str] = {"test/txts/Asian/Asian_pairs.txt": "m.1\t1\t2\nm.1\t2\tm.2\t1\n"}
+    x, y = (ARCFACE_POINTS[2] * scale).round().astype(int)
+    photo = np.zeros((size, size, 3), np.uint8)
+    photo[max(0, y - 3) : y + 4, max(0, x - 3) : x + 4] = 255
+    lines = []
+    for number, (person, k) in enumerate((p, k) for p in ("m.1", "m.2") for k in (1, 2)):
+        photo[:8, :8] = 60 * number
+        name = f"test/data/Asian/{person}/{person}_{k:04d}.jpg"
+        files[name] = encode(photo)
+        points = "\t".join(f"{value:.3f}" for value in (ARCFACE_POINTS * scale).ravel())
+        lines.append(f"/{name}\t{person[-1]}\t{points}\n")
+    files["train/data/Asian/m.9/m.9_0001.jpg"] = image(9)
+    return files | {"test/txts/Asian/Asian_lmk.txt": "".join(lines)}
+
+
+def test_rfws_loose_crops_are_aligned_by_their_landmarks(tmp_path: Path) -> None:
+    """A white square at the nose of 400-pixel crops lands on the template's nose."""
+    faces, report = bring_in(put(tmp_path / "rfw", rfw(3, 400)), tmp_path / "out")
+    assert faces.names == ("m.1", "m.2"), "train/ is no part of it"
+    assert any("train/data/Asian/m.9/m.9_0001.jpg" in text for text in report.remarks)
+    pixels = faces.images.read(np.arange(len(faces)))
+    assert pixels.shape == (4, 112, 112, 3)
+    bright = np.argwhere(pixels[0, :, :, 0] > 128)
+    assert np.abs(bright.mean(axis=0) - ARCFACE_POINTS[2][::-1]).max() < 0.6
+
+
+def test_rfws_aligned_faces_stay_as_they_are(tmp_path: Path) -> None:
+    """The landmarks of the loose crops lie outside faces of 112 pixels."""
+    faces, report = bring_in(put(tmp_path / "rfw", rfw(3, 112)), tmp_path / "out")
+    assert any("taken as they are: aligned before" in text for text in report.notes)
+    assert faces.images.read(np.arange(1)).shape == (1, 112, 112, 3)
 
 
 def test_cfp_pairs_frontal_with_profile_in_ten_folds(tmp_path: Path) -> None:
