@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -148,7 +149,8 @@ def read_rfw(tree: Tree) -> Source:
         finder = Finder([paths[place] for place in own])
         chosen = choose(pairs, finder, set(), lists[race])
         place = {called: own[number] if number >= 0 else -1 for called, number in chosen.items()}
-        rows[f"pairs.{race.lower()}"] = _rows(pairs, place, lists[race], PUBLISHED[r"(?<![a-z])rfw"])
+        known = replace(PUBLISHED[r"(?<![a-z])rfw"], name=f"RFW, {race}")
+        rows[f"pairs.{race.lower()}"] = _rows(pairs, place, lists[race], known)
         source.notes += _compare_people(tree, lists[race], race, [identities[place] for place in own])
     _align_rfw(tree, source, paths, lists)
     return with_pairs(source, rows)

@@ -100,8 +100,8 @@ class Report:
             yield f"people with too few images, left out: {len(self.too_few):,}"
         if self.beyond_cap:
             yield f"images beyond the cap: {self.beyond_cap:,}"
-        for name, rows in self.lists.items():
-            yield self.summary.get(name, f"list {name}: {rows:,} rows")
+        yield from self.summary.values()
+        yield from (f"list {name}: {rows:,} rows" for name, rows in self.lists.items() if name not in self.summary)
         yield from self.notes
         yield from self.remarks
 
