@@ -25,6 +25,7 @@ from fedvisage.faces.importing.finding import (
     strays,
 )
 from fedvisage.faces.importing.folds import PUBLISHED, PairRows, Published, published, with_pairs
+from fedvisage.faces.importing.ijba import LARGEST
 from fedvisage.faces.importing.pairs import Called, Pairs, parse_pairs
 from fedvisage.faces.importing.source import UNLABELLED, Source, images_in, of_files, whole
 from fedvisage.faces.importing.tree import Tree, text_of
@@ -194,9 +195,12 @@ def _align_rfw(tree: Tree, source: Source, paths: Sequence[str], lists: dict[str
 
 def _points(words: Sequence[str], where: str) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
     try:
-        return np.array([float(word) for word in words]).reshape(5, 2)
+        points = np.array([float(word) for word in words]).reshape(5, 2)
     except ValueError as error:
         raise FedVisageError(f"{where}: {error}") from None
+    if (np.abs(points) > LARGEST).any():
+        raise FedVisageError(f"{where}: no image is so large that it holds these landmarks")
+    return points
 
 
 def _outside(tree: Tree, path: str, points: np.ndarray[tuple[int, int], np.dtype[np.float32]]) -> bool:
