@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import protocol_sets
 from drawn_photos import ANN, ANN_AGAIN, BOB, draw
+from releases import RELEASES
 from safetensors.numpy import save_file
 from typer.testing import CliRunner
 
@@ -20,6 +21,7 @@ from fedvisage.config import to_toml
 from fedvisage.deploy import open_party_folder
 from fedvisage.faces.decoding import encode
 from fedvisage.faces.importing.recordio import write_recordio
+from fedvisage.models import create_backbone, save_model
 from fedvisage.studies import cells, run_cell
 
 ROOT = Path(__file__).parents[1]
@@ -65,8 +67,11 @@ def concepts(folder: Path) -> None:
 
 
 def data(folder: Path) -> None:
-    """A download: eleven people with 60 images each and one with four; a recipe."""
+    """A download: eleven people with 60 images each and one with four; benchmarks as they unpack; a model; a recipe."""
     download(folder / "faces_emore", 664, 60)
+    for release in RELEASES:
+        release(folder)
+    save_model(folder / "model.safetensors", create_backbone("ir-tiny", image_size=112, embedding_size=16))
     recipe(folder / "recipe.toml")
 
 

@@ -17,7 +17,7 @@ from fedvisage.config import load_recipe, parse_change
 from fedvisage.core.errors import FedVisageError
 from fedvisage.core.randomness import Streams
 from fedvisage.faces.faceset import FaceSet, open_faceset, write_faceset
-from fedvisage.faces.importing import FORMATS, Report, Selection, read_source, write_source
+from fedvisage.faces.importing import FORMATS, PathMapping, Report, Selection, read_source, write_source
 from fedvisage.faces.inspection import bars, describe_faces, describe_partition, draw_parties, sample
 from fedvisage.faces.opening import open_source
 from fedvisage.faces.partition import make_partition
@@ -95,6 +95,11 @@ def import_command(
     size: Annotated[int | None, typer.Option(min=16, max=1024, help="Crop to a square and scale to this.")] = None,
     store: Annotated[Literal["records", "array"], typer.Option(help="Encoded images, or pixels.")] = "records",
     pairs: Annotated[Path | None, typer.Option(help="List of pairs, where it is not in the folder.")] = None,
+    strip: Annotated[int, typer.Option(min=0, help="Take so many leading folders off the paths in the list.")] = 0,
+    endings: Annotated[bool, typer.Option(help="Images may end otherwise than the list says: .png for .jpg.")] = False,
+    allow_missing: Annotated[
+        int, typer.Option(min=0, help="Go on where so many rows of a list are without their images.")
+    ] = 0,
     domains: DomainLists = None,
     min_images: Annotated[int, typer.Option(min=1, help="Leave out people with fewer.")] = 1,
     max_images: Annotated[int | None, typer.Option(min=1, help="Take no more of each person.")] = None,
@@ -108,11 +113,11 @@ def import_command(
     A file that cannot be read is named at the end, and the exit code is 2; the others are imported.
     """
     excluded = frozenset(read_names(str(exclude))) if exclude else frozenset()
-    chosen = Selection(size, store, min_images, max_images, excluded, threads)
+    chosen = Selection(size, store, min_images, max_images, excluded, threads, allow_missing)
     reports, failed, targets = {}, [], _targets(source, kind, out, into)
     for folder, one in targets.items():
         try:
-            name, found = read_source(one, kind, pairs, dict(_domain(text) for text in domains or []))
+            name, found = read_source(one, kind, pairs, dict(map(_domain, domains or [])), PathMapping(strip, endings))
             with progress("images", len(found), as_json) as step:
                 report = write_source(found, folder, Report(str(one), name), chosen, step)
         except FedVisageError as error:

@@ -131,9 +131,13 @@ def _columns(image: ArrayLike, template: ArrayLike, media: ArrayLike | None, ima
             f"{int(outside.sum())} of {picture.size} rows of the templates name images that are missing, "
             f"first image {picture[outside][0]} of template {owner[outside][0]}; there are {images} images"
         )
-    _, count = np.unique(_couples(owner, picture), return_counts=True)
+    _, first, count = np.unique(_couples(owner, picture), return_index=True, return_counts=True)
     if (count > 1).any():
-        raise FedVisageError(f"{int((count > 1).sum())} images are listed more than once in one template")
+        template = int(owner[int(first[int(np.argmax(count > 1))])])
+        raise FedVisageError(
+            f"{int((count > 1).sum())} images are listed more than once in one template, "
+            f"first in template {template}: import the set again, which counts them once"
+        )
     return picture, owner, medium
 
 

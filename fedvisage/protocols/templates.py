@@ -59,14 +59,10 @@ def ijba(data: Data, subject: Subject, options: Options) -> Result:
     each: dict[str, Result] = {}
     result = Result()
     for split in splits:
-        one = each[split] = Result()
-        shared = "templates" if f"{split}.templates" not in data.lists else f"{split}.templates"
-        pooled = _pool(data, shared, subject, options, one)
-        if f"{split}.verification" in data.lists:
-            pairs = data.list(f"{split}.verification", TemplatePairs)
-            _verify(pooled, pairs, options.fars or (1e-3, 1e-2, 1e-1), options, one)
-        if f"{split}.gallery" in data.lists and f"{split}.probes" in data.lists:
-            _identify(pooled, data, [f"{split}.gallery"], f"{split}.probes", options, one)
+        try:
+            one = each[split] = _split(data, split, subject, options)
+        except FedVisageError as error:
+            raise FedVisageError(f"{split} of {data.folder}: {error}") from None
         result.details[split] = one.table()
         for text in one.notes:
             result.note(f"{split}: {text}" if "@" in text else text)
@@ -77,7 +73,22 @@ def ijba(data: Data, subject: Subject, options: Options) -> Result:
     result.metrics = {name: mean for name, (mean, _) in spread.items()}
     result.details["std over splits"] = {name: std for name, (_, std) in spread.items()}
     result.counts = {"splits": len(splits)}
+    for name in dict.fromkeys(name for one in each.values() for name in one.counts):
+        result.counts[name] = sum(one.counts.get(name, 0) for one in each.values())
     return result
+
+
+def _split(data: Data, split: str, subject: Subject, options: Options) -> Result:
+    """What one split's lists give."""
+    one = Result()
+    shared = "templates" if f"{split}.templates" not in data.lists else f"{split}.templates"
+    pooled = _pool(data, shared, subject, options, one)
+    if f"{split}.verification" in data.lists:
+        pairs = data.list(f"{split}.verification", TemplatePairs)
+        _verify(pooled, pairs, options.fars or (1e-3, 1e-2, 1e-1), options, one)
+    if f"{split}.gallery" in data.lists and f"{split}.probes" in data.lists:
+        _identify(pooled, data, [f"{split}.gallery"], f"{split}.probes", options, one)
+    return one
 
 
 def _pool(data: Data, name: str, subject: Subject, options: Options, result: Result) -> Templates:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,9 @@ from fedvisage.evaluation import auc, bootstrap_accuracy, bootstrap_tar, eer, kf
 from fedvisage.evaluation.curves import accept_counts, corners
 from fedvisage.evaluation.influence import Trials, accuracy_influence, every_pair, listed_pairs, tar_influence
 from fedvisage.evaluation.streaming import UnitBlocks
-from fedvisage.evaluation.verification import Rule, cosines
-from fedvisage.faces.faceset import Faces
+from fedvisage.evaluation.verification import Accuracy, Rule, cosines, fold_of_each
+from fedvisage.faces.faceset import Faces, Indices
+from fedvisage.faces.importing.folds import one_kind, refuse_one_kind
 from fedvisage.faces.lists import PairList
 from fedvisage.models import OF_PAIRS
 from fedvisage.protocols.protocol import (
@@ -82,8 +84,8 @@ def on_pairs(data: Data, name: str, subject: Subject, options: Options, fars: tu
         a, b = less_mean(a, b)
         result.note(FROM_TEST_PEOPLE)
     same = pairs.same.astype(np.bool_)
-    folds = pairs.fold if len(np.unique(pairs.fold)) > 1 else 10
-    accuracy = kfold_accuracy(a, b, same, folds, rule=rule)
+    folds = _folds(data, name, pairs, rule, result)
+    accuracy = kfold_accuracy(a, b, same, folds, rule=rule) if folds is not None else UNKNOWN
     score = cosines(a, b)
     genuine, impostor = score[same], score[~same]
     result.metrics["accuracy"] = accuracy.mean
@@ -96,7 +98,7 @@ def on_pairs(data: Data, name: str, subject: Subject, options: Options, fars: tu
         "folds": len(accuracy.per_fold),
     }
     result.details = {
-        "std": accuracy.std,
+        "std": accuracy.std if folds is not None else None,
         "folds": accuracy.per_fold,
         "thresholds": accuracy.thresholds,
         "eer": eer(genuine, impostor),
@@ -106,7 +108,7 @@ def on_pairs(data: Data, name: str, subject: Subject, options: Options, fars: tu
     told = np.array_equal(who[0] == who[1], same)
     if options.curves:
         result.details |= _curves(genuine, impostor)
-    if options.resamples:
+    if options.resamples and folds is not None:
         if not told:
             raise FedVisageError(f"{data.folder} does not say whose images they are: no intervals over people")
         rng = Streams(options.seed).numpy("resamples")
@@ -115,7 +117,8 @@ def on_pairs(data: Data, name: str, subject: Subject, options: Options, fars: tu
     if options.influence and told:
         people = len(data.faces.names)
         result.influence = tar_influences(listed_pairs(score, *who, people), fars, result)
-        result.influence["accuracy"] = accuracy_influence(a, b, *who, people, folds, rule)
+        if folds is not None:
+            result.influence["accuracy"] = accuracy_influence(a, b, *who, people, folds, rule)
     _name_rule(rule, result)
     if convention != CONVENTION:
         result.note(f"TAR by the convention '{convention}'")
@@ -128,6 +131,32 @@ def _name_rule(rule: Rule, result: Result) -> None:
     """Say by which rule an accuracy is, where it is not the usual one."""
     if rule != RULE:
         result.note(f"accuracy by the rule '{rule}'")
+
+
+UNKNOWN = Accuracy(math.nan, math.nan, (), ())
+FOLDS = 10
+
+
+def _folds(data: Data, name: str, pairs: PairList, rule: Rule, result: Result) -> Indices | None:
+    """The fold of each pair: the list's own, or ten in a row; None where accuracy over folds would mean nothing.
+
+    Folds of same pairs only, or of different ones only, are refused: lists were once imported with such.
+    """
+    same = pairs.same.astype(np.bool_)
+    if rule == "best":
+        return np.zeros(len(pairs), np.int64)
+    if len(np.unique(pairs.fold)) > 1:
+        own: Indices = np.unique(pairs.fold, return_inverse=True)[1] + 1
+        where = f"the list '{name}' of {data.folder}"
+        refuse_one_kind(own, same, where, "import the set again, which assigns folds anew")
+        return pairs.fold
+    if len(pairs) >= FOLDS:
+        row = fold_of_each(FOLDS, len(pairs), rule)
+        if one_kind(row + 1, same) is None:
+            result.note(f"the list has no folds: accuracy is over {FOLDS} in a row")
+            return row
+    result.note("accuracy: the list has no folds; --rule best gives that at the best threshold of all pairs")
+    return None
 
 
 def tar_influences(pairs: Trials, fars: tuple[float, ...], result: Result) -> dict[str, NDArray[np.float64]]:

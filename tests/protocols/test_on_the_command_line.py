@@ -12,6 +12,7 @@ import pytest
 import fedvisage as fv
 from fedvisage.cli import main
 from fedvisage.evaluation import macro_average, personal_protocol
+from fedvisage.faces.decoding import encode
 from fedvisage.faces.faceset import open_faceset
 from fedvisage.faces.partition import Partition
 from fedvisage.models import load_model
@@ -288,3 +289,32 @@ def test_a_mistake_is_one_line(fedvisage, model, lfw_set, rfw_set, tmp_path, mon
     assert says in err
     assert err.count("\n") == 1
     assert out == ""
+
+
+def test_a_list_that_fits_no_image_stops_the_import_with_what_to_type(fedvisage, model, tmp_path):
+    """Twenty people, folds of two same and two different pairs; the list was made on another machine."""
+    root, lines = tmp_path / "somewhere", []
+    for person in range(20):
+        for k in (1, 2):
+            path = root / "faces" / f"P{person}" / f"{k}.jpg"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(encode(np.full((32, 32, 3), 12 * person + k, np.uint8)))
+        other = (person + 1) % 20
+        lines += [f"/x/y/P{person}/1.jpg /x/y/P{person}/2.jpg 1", f"/x/y/P{person}/1.jpg /x/y/P{other}/1.jpg 0"]
+    (root / "pairs.txt").write_text("\n".join(lines))
+    out = tmp_path / "out"
+    code, _, err = fedvisage("data", "import", root, "--out", out)
+    assert (code, out.exists()) == (2, False)
+    assert "pairs.txt: 0 of 40 pairs are in" in err
+    assert "'/x/y/P0/1.jpg' (line 1): type --strip 2" in err
+    code, text, _ = fedvisage("data", "import", root, "--out", out, "--strip", 2)
+    assert code == 0
+    assert "pairs.txt: 40 of 40 pairs, 10 folds of 2 + 2" in text
+    (root / "faces" / "P3" / "2.jpg").unlink()
+    code, _, err = fedvisage("data", "import", root, "--out", tmp_path / "few", "--strip", 2)
+    assert code == 2
+    assert "39 of 40 pairs" in err
+    assert "(line 7): add what is missing, or type --allow-missing 1 " in err
+    fedvisage("data", "import", root, "--out", tmp_path / "few", "--strip", 2, "--allow-missing", 1)
+    code, text, err = fedvisage("evaluate", model, "--data", tmp_path / "few", "--protocol", "lfw", "--far", 0.1)
+    assert (code, "import: 1 of 40 pairs are left out" in text) == (0, True), err

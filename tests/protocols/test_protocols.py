@@ -15,7 +15,7 @@ from fedvisage.core.errors import FedVisageError
 from fedvisage.core.randomness import Streams
 from fedvisage.evaluation import make_pairs
 from fedvisage.evaluation.influence import alarms, listed_pairs, pairs_among, searched_pairs, tar_influence
-from fedvisage.faces.lists import ImageList, PairList, SubjectList, TemplateList, open_list, write_lists
+from fedvisage.faces.lists import ImageList, PairList, SubjectList, TemplateList, TemplatePairs, open_list, write_lists
 from fedvisage.models import load_model
 from fedvisage.protocols import PROTOCOLS, Data, Options, embed_to_file, open_subject
 from fedvisage.protocols import run as evaluate
@@ -109,6 +109,39 @@ def test_folds_of_the_list_are_kept_wherever_its_pairs_stand(model, lfw_set, tmp
     mixed = PairList(pairs.left[order], pairs.right[order], pairs.same[order], pairs.fold[order] + 1)
     folder = write(tmp_path / "mixed", Data(lfw_set).faces.labels, {"pairs": mixed})
     assert run("lfw", folder, model).metrics == run("lfw", lfw_set, model).metrics
+
+
+def same_first(folds):
+    """Twenty same pairs of twenty people, then twenty different ones."""
+    image = np.arange(0, 60, 3)
+    other = np.concatenate([image + 1, np.roll(image, 1)])
+    return PairList(np.concatenate([image, image]), other, np.arange(40) < 20, folds)
+
+
+def test_a_fold_of_one_kind_is_refused_by_name(model, lfw_set, tmp_path):
+    """As lists with all same pairs first were once imported: ten in a row."""
+    folder = write(tmp_path / "old", Data(lfw_set).faces.labels, {"pairs": same_first(1 + np.arange(40) // 4)})
+    says = "the list 'pairs' of .*old: fold 1 holds 4 same pairs and no different one: import the set again"
+    with pytest.raises(FedVisageError, match=says):
+        run("lfw", folder, model)
+    best = run("lfw", folder, model, Options(rule="best", fars=(0.1,)))
+    assert 0.5 <= best.metrics["accuracy"] <= 1, "one threshold for all pairs knows no folds"
+
+
+def test_a_list_without_folds_has_no_accuracy_over_folds(model, lfw_set, tmp_path):
+    """As LFW's View 1 has none; ten in a row would be of one kind each."""
+    folder = write(tmp_path / "view-1", Data(lfw_set).faces.labels, {"pairs": same_first(np.zeros(40))})
+    result = run("lfw", folder, model, Options(fars=(0.1,), resamples=10, influence=True))
+    assert math.isnan(result.metrics["accuracy"])
+    assert 0 <= result.metrics["TAR@0.1"] <= 1
+    assert (result.counts["pairs"], result.counts["folds"]) == (40, 0)
+    assert any("the list has no folds; --rule best" in text for text in result.notes)
+    mixed = PairList(*(column[np.argsort(np.arange(40) % 20)] for column in vars(same_first(np.zeros(40))).values()))
+    folder = write(tmp_path / "mixed", Data(lfw_set).faces.labels, {"pairs": mixed})
+    result = run("lfw", folder, model)
+    assert 0 <= result.metrics["accuracy"] <= 1
+    assert result.counts["folds"] == 10
+    assert "the list has no folds: accuracy is over 10 in a row" in result.notes
 
 
 def test_below_the_resolution_a_metric_is_nan_and_a_note_says_why(model, lfw_set):
@@ -376,6 +409,15 @@ def test_a_missing_or_wrong_list_is_named(name, lists, says, model, tmp_path):
     folder = write(tmp_path / "faces", [0, 0, 1], lists)
     with pytest.raises(FedVisageError, match=says):
         run(name, folder, model)
+
+
+def test_what_is_wrong_with_a_split_is_said_with_its_number(model, tmp_path):
+    """As IJB-A's template 4161 was once imported, with three frames twice."""
+    lists = {"split-02.templates": TemplateList([0, 0, 1, 2], [4161, 4161, 4161, 7], [1, 1, 1, 2])}
+    lists["split-02.verification"] = TemplatePairs([7], [4161], [0])
+    folder = write(tmp_path / "faces", [0, 0, 1], lists)
+    with pytest.raises(FedVisageError, match=r"split-02 of .*: 1 images .* first in template 4161: import the set"):
+        run("ijba", folder, model)
 
 
 def test_templates_listed_twice_and_missing_detector_scores_are_named(model, tmp_path):

@@ -58,9 +58,9 @@ def measured(monkeypatch, capsys, tmp_path, network):
         assert int(stop.value.code or 0) == 0, err
         return out
 
-    def measure(source: Path, protocol: str, *options: str):
+    def measure(source: Path, protocol: str, *options: str, imported: tuple[object, ...] = ()):
         faces, file = tmp_path / "imported", tmp_path / "embeddings.safetensors"
-        call("data", "import", source, "--out", faces, "--size", str(SIZE), "--json")
+        call("data", "import", source, "--out", faces, "--size", str(SIZE), "--json", *imported)
         call("embed", network, "--data", faces, "--out", file)
         out = call("evaluate", file, "--protocol", protocol, "--data", faces, "--json", *options)
         opened = open_faceset(faces)
@@ -90,28 +90,29 @@ def test_lfw_as_a_bin_file(measured, tmp_path):
 
 
 def test_rfw_with_a_pair_whose_image_is_missing(measured, tmp_path):
+    """A fold a person: two pairs of their three images, and two with the next person's."""
     files: dict[str, bytes | str] = {}
     for base, race in ((0, "African"), (100, "Asian")):
-        lines, people = [], []
+        lines = []
         for p in range(10):
-            name = f"m.{race[:2]}{p}"
-            people.append(f"{name}\t2")
-            for k in (1, 2):
+            name, other = f"m.{race[:2]}{p}", f"m.{race[:2]}{(p + 1) % 10}"
+            for k in (1, 2, 3):
                 files[f"test/data/{race}/{name}/{name}_{k:04d}.jpg"] = picture(base + p, k)
-            lines += [f"{name}\t1\t2", f"{name}\t1\tm.{race[:2]}{(p + 1) % 10}\t2"]
+            lines += [f"{name}\t1\t2", f"{name}\t1\t3", f"{name}\t1\t{other}\t1", f"{name}\t2\t{other}\t2"]
         files[f"test/txts/{race}/{race}_pairs.txt"] = "\n".join(lines) + "\n"
-        files[f"test/txts/{race}/{race}_people.txt"] = "\n".join(people) + "\n"
+        files[f"test/txts/{race}/{race}_people.txt"] = "".join(f"m.{race[:2]}{p}\t3\n" for p in range(10))
     del files["test/data/Asian/m.As3/m.As3_0002.jpg"]
-    row, faces, vectors = measured(put(tmp_path / "rfw", files), "rfw", "--far", "0.1")
-    assert row["counts"]["african pairs"] == 20
-    assert row["counts"]["asian pairs"] == 18
-    assert any("2 of 20 pairs are left out" in text for text in row["notes"])
+    row, faces, vectors = measured(put(tmp_path / "rfw", files), "rfw", "--far", "0.1", imported=("--allow-missing", 3))
+    assert row["counts"]["african pairs"] == 40
+    assert row["counts"]["asian pairs"] == 37
+    assert any("3 of 40 pairs are left out" in text for text in row["notes"])
     african = [n for n, name in enumerate(faces.names) if "m.Af" in name]
     rows = [np.flatnonzero(faces.labels == label) for label in african]
-    left = np.array([rows[p // 2][0] for p in range(20)])
-    right = np.array([rows[p // 2][1] if p % 2 == 0 else rows[(p // 2 + 1) % 10][1] for p in range(20)])
+    chosen = [((p, 0), (p, 1)) for p in range(10)] + [((p, 0), (p, 2)) for p in range(10)]
+    chosen += [((p, k), ((p + 1) % 10, k)) for k in (0, 1) for p in range(10)]
+    left, right = (np.array([rows[pair[side][0]][pair[side][1]] for pair in chosen]) for side in (0, 1))
     score = np.sum(unit(vectors[left].astype(float)) * unit(vectors[right].astype(float)), axis=1)
-    same = np.arange(20) % 2 == 0
+    same = np.arange(40) < 20
     assert row["metrics"]["african TAR@0.1"] == evaluation.tar_at_far(score[same], score[~same], 0.1).value
 
 
@@ -196,7 +197,16 @@ def test_ijba_end_to_end(measured, tmp_path):
         ranks.append(np.mean(cosine.argmax(axis=1) == np.arange(4)))
     assert row["metrics"]["TAR@0.1"] == pytest.approx(np.mean(tars))
     assert row["metrics"]["rank-1"] == pytest.approx(np.mean(ranks))
-    assert row["counts"] == {"splits": 2}
+    assert row["counts"] == {
+        "splits": 2,
+        "templates": 2 * 29,
+        "images in templates": 2 * 20,
+        "genuine": 2 * 5 * 6,
+        "impostor": 2 * (190 - 5 * 6),
+        "probes": 2 * 5,
+        "gallery templates": 2 * 4,
+        "probes without mate": 2,
+    }
 
 
 def test_megaface_end_to_end(measured, tmp_path):

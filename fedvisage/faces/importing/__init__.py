@@ -1,6 +1,7 @@
 """The field's data sets as face sets: each format a reader, one way to write, and a report of what was left out."""
 
 from fedvisage.faces.importing.bins import parse_bin
+from fedvisage.faces.importing.finding import PathMapping
 from fedvisage.faces.importing.formats import FORMATS, detect, read_source
 from fedvisage.faces.importing.recordio import RecordFile, read_recordio, write_recordio
 from fedvisage.faces.importing.source import Source
@@ -8,6 +9,7 @@ from fedvisage.faces.importing.writing import Report, Selection, write_source
 
 __all__ = [
     "FORMATS",
+    "PathMapping",
     "RecordFile",
     "Report",
     "Selection",

@@ -10,11 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from fedvisage.core.errors import FedVisageError
+from fedvisage.faces.importing.folds import PairRows, assign_folds, published, with_pairs
 from fedvisage.faces.importing.pickles import Array, read_pickle
 from fedvisage.faces.importing.source import UNLABELLED, Source
 from fedvisage.faces.importing.tree import refuse_pointer
-from fedvisage.faces.lists import Listing, PairList
-from fedvisage.faces.records import Indices
 
 MOST = 16_000_000_000
 
@@ -68,29 +67,9 @@ def read_bin(path: Path) -> Source:
     except FedVisageError as error:
         raise FedVisageError(f"{path} is no verification set: {error}") from None
 
-    def lists(kept: Indices) -> dict[str, Listing]:
-        numbers = np.arange(len(same))
-        return {"pairs": pair_list(kept, 2 * numbers, 2 * numbers + 1, np.array(same, dtype=np.int64), notes=notes)}
-
     labels = np.zeros(len(images), np.int64)
-    source = Source((UNLABELLED,), labels, lambda n: images[n], lambda n: f"{path.name}, image {n}", lists=lists)
-    notes = source.notes
-    return source
-
-
-def pair_list(
-    kept: Indices, left: Indices, right: Indices, same: Indices, fold: Indices | None = None, *, notes: list[str]
-) -> PairList:
-    """Pairs of source images as pairs of the set's images; ten folds in a row where nothing else is said.
-
-    A negative number in `left` or `right` is an image that is not in the source.
-    """
-    if fold is None:
-        count = len(left)
-        fold = 1 + np.arange(count) * 10 // count if count and count % 10 == 0 else np.zeros(count, np.int64)
-    padded = np.append(kept, -1)
-    left, right = padded[left], padded[right]
-    there = (left >= 0) & (right >= 0)
-    if not there.all():
-        notes.append(f"{int((~there).sum()):,} of {len(there):,} pairs are left out: their images are not there")
-    return PairList(left[there], right[there], same[there], fold[there])
+    source = Source((UNLABELLED,), labels, lambda n: images[n], lambda n: f"{path.name}, image {n}")
+    left, flags = 2 * np.arange(len(same)), np.array(same, dtype=np.bool_)
+    fold, rule = assign_folds(flags)
+    rows = PairRows(str(path), left, left + 1, flags, fold, rule, published(path.stem))
+    return with_pairs(source, {"pairs": rows})

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedvisage.core.errors import FedVisageError, nearest
 from fedvisage.faces.importing.bins import read_bin
+from fedvisage.faces.importing.finding import AS_LISTED, PathMapping
+from fedvisage.faces.importing.ijba import read_ijba
 from fedvisage.faces.importing.manifest import read_manifest, read_megaface
-from fedvisage.faces.importing.pairs import pair_files, read_cfp, read_folders, read_pairs, read_rfw
 from fedvisage.faces.importing.recordio import read_recordio
-from fedvisage.faces.importing.source import Source, images_in, is_image
-from fedvisage.faces.importing.templates import read_ijb, read_ijba
+from fedvisage.faces.importing.source import Source, Tally, images_in, is_image
+from fedvisage.faces.importing.templates import read_ijb
 from fedvisage.faces.importing.tree import open_tree
+from fedvisage.faces.importing.verification import pair_files, read_cfp, read_folders, read_pairs, read_rfw
 from fedvisage.faces.pool import read_names
+from fedvisage.faces.records import Indices
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,13 @@ FORMATS: Mapping[str, Format] = {
         lambda p: read_rfw(open_tree(p)),
         _has(r"(?:African|Asian|Caucasian|Indian)_pairs\.txt"),
     ),
-    "cfp": Format("CFP-FP: images and `Protocol` folder", lambda p: read_cfp(open_tree(p)), _has(r"Pair_list_F\.txt")),
+    "cfp": Format(
+        "CFP-FP: images and `Protocol` folder",
+        lambda p: read_cfp(open_tree(p)),
+        lambda files: any(re.fullmatch(r"(?:.*/)?(?:Pair_list_[FP]|Split/FP/\d+/same)\.txt", path) for path in files),
+        seen=True,
+    ),
+    "cfp-ff": Format("CFP-FF: the same files", lambda p: read_cfp(open_tree(p), "FF"), _never, seen=True),
     "pairs": Format(
         "LFW, SLLFW, CALFW, CPLFW, AgeDB-30, VGG2-FP: images and a list of pairs",
         lambda p: read_pairs(open_tree(p)),
@@ -88,7 +98,13 @@ class _Names:
         raise FedVisageError(f"{path} is not to be read")
 
 
-def read_source(path: Path, name: str | None, pairs: Path | None, domains: Mapping[str, str]) -> tuple[str, Source]:
+def read_source(
+    path: Path,
+    name: str | None,
+    pairs: Path | None,
+    domains: Mapping[str, str],
+    mapping: PathMapping = AS_LISTED,
+) -> tuple[str, Source]:
     """The format's name and the source at a path; the format is recognised where it is not said."""
     if not path.exists():
         raise FedVisageError(f"there is no {path}")
@@ -97,7 +113,9 @@ def read_source(path: Path, name: str | None, pairs: Path | None, domains: Mappi
         raise FedVisageError(f"no format '{name}': {nearest(name, FORMATS)}")
     if pairs is not None and name != "pairs":
         raise FedVisageError(f"--pairs belongs to the format 'pairs', not '{name}'")
-    source = read_pairs(open_tree(path), pairs) if pairs is not None else FORMATS[name].read(path)
+    if mapping != AS_LISTED and name != "pairs":
+        raise FedVisageError(f"{mapping.words} belongs to the format 'pairs', not '{name}'")
+    source = read_pairs(open_tree(path), pairs, mapping) if name == "pairs" else FORMATS[name].read(path)
     return name, of_domains(source, domains) if domains else source
 
 
@@ -133,25 +151,34 @@ def of_domains(source: Source, domains: Mapping[str, str]) -> Source:
     chosen = np.flatnonzero(home[source.labels] >= 0)
     if not len(chosen):
         raise FedVisageError(f"nobody in the lists of {', '.join(domains)} is in the images")
-    read, called, lists, count = source.read, source.called, source.lists, len(source)
+    return _chosen(source, chosen, home, tuple(domains))
 
-    def spread(kept: np.ndarray[tuple[int], np.dtype[np.int64]]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+
+def _chosen(source: Source, chosen: Indices, home: Indices, domains: tuple[str, ...]) -> Source:
+    """These images of a source, each in the domain of its person; the lists go by all images."""
+    read, called, lists, tally, count = source.read, source.called, source.lists, source.tally, len(source)
+
+    def spread(kept: Indices) -> Indices:
         whole = np.full(count, -1, dtype=np.int64)
         whole[chosen] = kept
         return whole
 
-    return Source(
-        source.names,
-        source.labels[chosen],
-        lambda number: read(int(chosen[number])),
-        lambda number: called(int(chosen[number])),
-        home[source.labels[chosen]],
-        tuple(domains),
-        source.score[chosen] if source.score is not None else None,
-        source.landmarks[chosen] if source.landmarks is not None else None,
-        source.aligns,
-        source.boxes[chosen] if source.boxes is not None else None,
-        source.keeps_duplicates,
-        (lambda kept: lists(spread(kept))) if lists is not None else None,
-        source.notes,
+    def tallied(there: NDArray[np.bool_]) -> dict[str, Tally]:
+        """Images of people who were not chosen are not missing."""
+        whole = np.ones(count, dtype=np.bool_)
+        whole[chosen] = there
+        return tally(whole) if tally is not None else {}
+
+    return replace(
+        source,
+        labels=source.labels[chosen],
+        read=lambda number: read(int(chosen[number])),
+        called=lambda number: called(int(chosen[number])),
+        domain=home[source.labels[chosen]],
+        domains=domains,
+        score=source.score[chosen] if source.score is not None else None,
+        landmarks=source.landmarks[chosen] if source.landmarks is not None else None,
+        boxes=source.boxes[chosen] if source.boxes is not None else None,
+        lists=(lambda kept: lists(spread(kept))) if lists is not None else None,
+        tally=tallied,
     )

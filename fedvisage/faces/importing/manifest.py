@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedvisage.core.errors import FedVisageError
 from fedvisage.faces.importing.devkit import listed_images, megaface_lists
-from fedvisage.faces.importing.source import UNLABELLED, Source, of_files
+from fedvisage.faces.importing.source import UNLABELLED, Source, Tally, of_files
 from fedvisage.faces.importing.tree import Folder, Tree, safe_path, text_of
 from fedvisage.faces.lists import ImageList, Listing
 from fedvisage.faces.records import Indices
@@ -41,7 +42,19 @@ def read_manifest(path: Path) -> Source:
             raise FedVisageError(f"{path}: '{name[:40]}' cannot name a split")
     if any(splits):
         source.lists = lambda kept: _image_lists(kept, source.labels, splits)
+        source.tally = lambda there: image_tallies(source, there, splits, str(path))
     return source
+
+
+def image_tallies(source: Source, there: NDArray[np.bool_], parts: Sequence[str], where: str) -> dict[str, Tally]:
+    """How many images of each list can be read."""
+    names, tallies = np.array(parts), {}
+    for name in sorted(set(parts) - {""}):
+        own = np.flatnonzero(names == name)
+        missing = own[~there[own]]
+        first = f"'{source.called(int(missing[0]))}'" if len(missing) else ""
+        tallies[name] = Tally(f"list {name} of {where}", len(own), len(own) - len(missing), "images", first)
+    return tallies
 
 
 def _image_lists(kept: Indices, labels: Indices, parts: Sequence[str]) -> dict[str, Listing]:
@@ -127,6 +140,7 @@ def read_megaface(tree: Tree) -> Source:
         return both | {"noise": ImageList(kept[chosen], _set_labels(kept, source.labels)[kept[chosen]])}
 
     source.lists = lists
+    source.tally = lambda there: image_tallies(source, there, parts, tree.name)
     source.notes += [note for one in listed.values() for note in one.notes]
     for part, published in PUBLISHED_NOISE.items():
         if files.get(_NOISE[part]) and len(noise[part]) != published:

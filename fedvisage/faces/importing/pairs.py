@@ -1,287 +1,266 @@
-"""Verification sets as image files and a list of pairs: LFW and its relatives, CFP-FP, RFW.
+"""Lists of verification pairs as text, in the four ways that the field writes them.
 
-The lists come in four ways, told apart by their lines:
-`name 1 4` and `name 1 other 2` (LFW, RFW), `1 path path` or `path path 1` (lists converted for ArcFace-style code),
-`path 1` on two lines each (CALFW, CPLFW), and `path` on two lines each (SLLFW).
+A list is told by its lines: `name 1 4` and `name 1 other 2` (LFW, RFW), `1 path path` or `path path 1` (lists for
+ArcFace-style code), `path 1` on two lines for each pair (CALFW, CPLFW), and `path` on two lines (SLLFW). A first line
+may announce folds (`10 300`), announce pairs without folds (`500`, LFW's View 1), or name the columns in words.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from fedvisage.core.errors import FedVisageError
-from fedvisage.faces.importing.bins import pair_list
-from fedvisage.faces.importing.source import Source, images_in, of_files, whole
-from fedvisage.faces.importing.tree import Tree, safe_path, text_of
-from fedvisage.faces.lists import Listing
+from fedvisage.faces.importing.folds import LEAST_BLOCK, Flags, assign_folds
+from fedvisage.faces.importing.source import whole
 from fedvisage.faces.records import Indices
 
+Called = str | tuple[str, int]
+"""What a list calls an image: a path, or a person and a number."""
+_NUMBER = re.compile(r"[0-9]+")
 _NUMBERED = re.compile(r"(.+)_(\d+)")
+_ANSWERS = ("0", "1", "-1")
 
 
 @dataclass
 class Pairs:
-    """Pairs by what the list calls the images: a path, or a person and a number."""
+    """The pairs of a list."""
 
-    left: list[str | tuple[str, int]]
-    right: list[str | tuple[str, int]]
-    same: list[bool]
+    left: list[Called] = field(default_factory=list)
+    right: list[Called] = field(default_factory=list)
+    same: list[bool] = field(default_factory=list)
+    line: list[int] = field(default_factory=list)
+    """Where each pair begins, counted from 1."""
     fold: list[int] | None = None
+    """Of each pair, where the list says so; all 0 where it says that there are none."""
+    announced: bool = False
+    """Whether the first line says how many pairs there are."""
+    skipped: list[str] = field(default_factory=list)
+    """Lines that are no pairs, such as comments."""
+
+    def add(self, left: Called, right: Called, same: bool, line: int) -> None:
+        """One more pair."""
+        self.left.append(left)
+        self.right.append(right)
+        self.same.append(same)
+        self.line.append(line)
+
+    def folds(self) -> tuple[Indices, str]:
+        """The folds (N,), and the rule by which they were assigned where the list does not say them."""
+        flags: Flags = np.array(self.same, dtype=np.bool_)
+        return assign_folds(flags) if self.fold is None else (np.array(self.fold, dtype=np.int64), "")
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a list, in words."""
+
+    number: int
+    words: list[str]
+    where: str
+
+    @property
+    def text(self) -> str:
+        """The words, as a message shows them."""
+        return " ".join(self.words)[:60]
+
+    def wrong(self, why: str) -> FedVisageError:
+        """What to raise for this line."""
+        return FedVisageError(f"{self.where}, line {self.number}: '{self.text}' {why}")
+
+    def whole(self, place: int) -> int:
+        """A word as a number."""
+        return whole(self.words[place], f"{self.where}, line {self.number}")
 
 
 def parse_pairs(text: str, where: str) -> Pairs:
     """The pairs in a list of any of the four ways."""
-    lines = [line.split("\t") if "\t" in line else line.split() for line in text.splitlines() if line.strip()]
-    header: list[int] | None = None
-    if lines and all(word.strip().isascii() and word.strip().isdigit() for word in lines[0]) and len(lines[0]) <= 2:
-        header = [whole(word, where) for word in lines.pop(0)]
+    pairs = Pairs()
+    lines = []
+    for number, raw in enumerate(text.splitlines(), 1):
+        words = _words(raw)
+        if words and words[0].startswith("#"):
+            pairs.skipped.append(f"line {number} ('{raw.strip()[:40]}')")
+        elif words:
+            lines.append(Line(number, words, where))
+    header = _header(lines)
     if not lines:
         raise FedVisageError(f"{where} holds no pairs")
-    words = [[word.strip() for word in line if word.strip()] for line in lines]
-    widths = {len(line) for line in words}
-    if widths <= {1, 2} and len(widths) == 1:
-        return _on_two_lines(words, where)
-    if widths == {3} and _annotated(words[0]) is not None:
-        return _on_one_line(words, where)
-    if widths <= {3, 4}:
-        return _by_number(words, header, where)
-    raise FedVisageError(f"{where} is no list of pairs: a line has {max(widths)} words")
-
-
-def _by_number(words: Sequence[list[str]], header: list[int] | None, where: str) -> Pairs:
-    pairs = Pairs([], [], [])
-    for line in words:
-        other = line[0] if len(line) == 3 else line[2]
-        pairs.left.append((line[0], whole(line[1], where)))
-        pairs.right.append((other, whole(line[-1], where)))
-        pairs.same.append(len(line) == 3 or other == line[0])
-    if header and len(header) == 2:
-        folds, each = header
-        if folds < 1 or folds * each * 2 != len(words):
-            raise FedVisageError(f"{where} announces {folds} x {each} x 2 pairs and holds {len(words):,}")
-        pairs.fold = [1 + number // (2 * each) for number in range(len(words))]
+    kind = _kind(lines[0].words)
+    if kind is None:
+        raise lines[0].wrong(f"is no pair: it has {len(lines[0].words)} words")
+    for line in lines:
+        if _kind(line.words) != kind:
+            cut = ": is the list cut off?" if line is lines[-1] else ""
+            raise line.wrong(f"is no pair, the lines before are like '{lines[0].text}'{cut}")
+    _READERS[kind](lines, pairs)
+    _announced(pairs, header, where)
+    if pairs.fold is None and _cut_off(pairs.same):
+        raise lines[-1].wrong("is the last line, in the middle of a block: the list is cut off")
     return pairs
 
 
-def _on_two_lines(words: Sequence[list[str]], where: str) -> Pairs:
-    if len(words) % 2:
-        raise FedVisageError(f"{where} should name two images per pair and names {len(words):,}")
-    left: list[str | tuple[str, int]] = [safe_path(line[0], where) for line in words[::2]]
-    right: list[str | tuple[str, int]] = [safe_path(line[0], where) for line in words[1::2]]
-    if len(words[0]) == 2:
-        same = [whole(line[1], where) > 0 for line in words[::2]]
-    else:
-        same = [_person(str(one)) == _person(str(other)) for one, other in zip(left, right, strict=True)]
-    return Pairs(left, right, same)
+def _words(line: str) -> list[str]:
+    """What stands between the tabs of a line, where that can be a pair, or between its spaces."""
+    tabbed = [word.strip() for word in line.split("\t") if word.strip()]
+    return tabbed if len(tabbed) > 1 and _kind(tabbed) is not None else line.split()
 
 
-def _annotated(line: list[str]) -> int | None:
+def _header(lines: list[Line]) -> list[int]:
+    """Take the first line off where it is none of the pairs: its numbers, where it consists of them."""
+    if len(lines) < 2:
+        return []
+    first, kind = lines[0].words, _kind(lines[1].words)
+    if len(first) <= 2 and all(_NUMBER.fullmatch(word) for word in first):
+        header = lines.pop(0)
+        return [header.whole(place) for place in range(len(first))]
+    words = not any(_NUMBER.fullmatch(word) or "." in word or "/" in word for word in first)
+    if words and kind is not None and (_kind(first) != kind or (kind == "path" and len(lines) % 2)):
+        lines.pop(0)
+    return []
+
+
+def _kind(words: Sequence[str]) -> str | None:
+    """Which of the four ways a line is written in."""
+    if len(words) == 1:
+        return "path"
+    if len(words) == 2:
+        return "token" if re.fullmatch(r"-?[0-9]+", words[1]) else None
+    if len(words) == 3 and _answer(words) is not None:
+        return "answer"
+    if len(words) == 3 and _are_numbers(words[1], words[2]):
+        return "number"
+    return "number" if len(words) == 4 and _are_numbers(words[1], words[3]) else None
+
+
+def _are_numbers(*words: str) -> bool:
+    return all(_NUMBER.fullmatch(word) for word in words)
+
+
+def _answer(words: Sequence[str]) -> int | None:
     """Where the answer is in a line with two paths: 0 or 2."""
-    for place, others in ((0, line[1:]), (2, line[:2])):
-        if line[place] in ("0", "1", "-1") and all("." in other or "/" in other for other in others):
+    for place, others in ((0, words[1:]), (2, words[:2])):
+        if words[place] in _ANSWERS and all("." in other or "/" in other or "\\" in other for other in others):
             return place
     return None
 
 
-def _on_one_line(words: Sequence[list[str]], where: str) -> Pairs:
-    pairs = Pairs([], [], [])
-    for line in words:
-        place = _annotated(line)
-        if place is None:
-            raise FedVisageError(f"{where}: '{' '.join(line)[:60]}' is no pair")
-        one, other = line[1:] if place == 0 else line[:2]
-        pairs.left.append(safe_path(one, where))
-        pairs.right.append(safe_path(other, where))
-        pairs.same.append(line[place] == "1")
-    return pairs
+def _by_number(lines: Sequence[Line], pairs: Pairs) -> None:
+    for line in lines:
+        words = line.words
+        other = words[0] if len(words) == 3 else words[2]
+        left, right = (words[0], line.whole(1)), (other, line.whole(len(words) - 1))
+        pairs.add(left, right, other == words[0], line.number)
+
+
+def _with_answer(lines: Sequence[Line], pairs: Pairs) -> None:
+    for line in lines:
+        place = _answer(line.words)
+        left, right = line.words[1:] if place == 0 else line.words[:2]
+        pairs.add(left, right, line.words[place or 0] == "1", line.number)
+
+
+def _couples(lines: Sequence[Line]) -> list[tuple[Line, Line]]:
+    if len(lines) % 2:
+        raise lines[-1].wrong("has no second image on a line after it: is the list cut off?")
+    return list(zip(lines[::2], lines[1::2], strict=True))
+
+
+def _on_two_lines(lines: Sequence[Line], pairs: Pairs) -> None:
+    for one, other in _couples(lines):
+        left, right = one.words[0], other.words[0]
+        pairs.add(left, right, _person(left) == _person(right), one.number)
+
+
+def _with_tokens(lines: Sequence[Line], pairs: Pairs) -> None:
+    """A number on each line: 0 for different people, else 1, or the fold of a same pair (CALFW)."""
+    tokens = []
+    for one, other in _couples(lines):
+        if one.words[1] != other.words[1]:
+            raise other.wrong(f"ends otherwise than line {one.number} of the same pair: is a line missing above?")
+        tokens.append(one.whole(1))
+        pairs.add(one.words[0], other.words[0], tokens[-1] > 0, one.number)
+    folds = sorted({token for token in tokens if token > 0})
+    if len(folds) > 1:
+        pairs.fold = _shared_out(tokens, folds, lines[0].where)
+
+
+def _shared_out(tokens: Sequence[int], folds: Sequence[int], where: str) -> list[int]:
+    """Folds by the numbers of same pairs; different pairs, which have none, follow in as many equal parts."""
+    others = sum(token <= 0 for token in tokens)
+    if others % len(folds) or not others:
+        raise FedVisageError(
+            f"{where} numbers {len(folds)} folds of same pairs, and its {others:,} different pairs cannot be shared "
+            "out to them equally: is it cut off?"
+        )
+    following = iter([fold for fold in folds for _ in range(others // len(folds))])
+    return [token if token > 0 else next(following) for token in tokens]
+
+
+def _announced(pairs: Pairs, header: Sequence[int], where: str) -> None:
+    """Hold the list against its first line: folds and pairs of either kind in each, or pairs of either kind."""
+    if not header:
+        return
+    pairs.announced = True
+    count, same = len(pairs.same), sum(pairs.same)
+    if len(header) == 1:
+        if header[0] * 2 != count or same != header[0]:
+            raise FedVisageError(
+                f"{where}, line 1 announces {header[0]} same and {header[0]} different pairs; the list holds {same:,} "
+                f"and {count - same:,}: is it cut off, or another list's first line?"
+            )
+        pairs.fold = [0] * count
+        return
+    folds, each = header
+    if folds < 1 or folds * each * 2 != count:
+        raise FedVisageError(
+            f"{where}, line 1 announces {folds} x {each} x 2 pairs and the list holds {count:,}: is it cut off?"
+        )
+    if pairs.fold is None:
+        pairs.fold = [1 + number // (2 * each) for number in range(count)]
+
+
+def _cut_off(same: Sequence[bool]) -> bool:
+    """Whether all blocks of same and of different pairs are of one size but for the last, which is smaller or lacks."""
+    ends = np.append(np.flatnonzero(np.diff(np.array(same))) + 1, len(same))
+    lengths = np.diff(ends, prepend=0)
+    if len(lengths) < 3 or lengths[:-1].min() < LEAST_BLOCK:
+        return False
+    kinds = [set(lengths[:-1][start::2]) for start in (0, 1)]
+    last = kinds[(len(lengths) - 1) % 2]
+    return len(kinds[0]) == len(kinds[1]) == 1 and bool(lengths[-1] < min(last) or (len(lengths) % 2 and last))
+
+
+_READERS: dict[str, Callable[[Sequence[Line], Pairs], None]] = {
+    "path": _on_two_lines,
+    "token": _with_tokens,
+    "answer": _with_answer,
+    "number": _by_number,
+}
 
 
 def _person(path: str) -> str:
     """Whose image a path is: the folder's name, or the file's without its number where it is in no folder."""
-    pure = PurePosixPath(path)
-    numbered = _NUMBERED.fullmatch(pure.stem)
-    return pure.parent.name or (numbered[1] if numbered else pure.stem)
+    path = path.replace("\\", "/")
+    return path.rpartition("/")[0].rpartition("/")[2] or flat_name(path)
 
 
-class Finder:
-    """Finds images of a tree by what lists call them."""
-
-    def __init__(self, paths: Sequence[str], identities: Sequence[str]) -> None:
-        self._by_end: dict[str, int] = {}
-        self._by_number: dict[tuple[str, int], int] = {}
-        for place, (path, identity) in enumerate(zip(paths, identities, strict=True)):
-            parts = path.split("/")
-            for length in range(1, len(parts) + 1):
-                end = "/".join(parts[-length:])
-                self._by_end[end] = -2 if end in self._by_end and end != path else place
-            numbered = _NUMBERED.fullmatch(PurePosixPath(path).stem)
-            if numbered and len(numbered[2]) < 10:
-                self._by_number[identity, int(numbered[2])] = place
-
-    def __call__(self, called: str | tuple[str, int]) -> int:
-        """The image's number; -1 where there is none."""
-        if isinstance(called, tuple):
-            return self._by_number.get(called, -1)
-        place = self._by_end.get(called, -1)
-        if place == -2:
-            raise FedVisageError(f"'{called}' could be any of several images: name more of its path")
-        return place
-
-    def pairs(self, kept: Indices, pairs: Pairs, notes: list[str]) -> Listing:
-        """A list of pairs in the set's numbers."""
-        left = np.array([self(called) for called in pairs.left], dtype=np.int64)
-        right = np.array([self(called) for called in pairs.right], dtype=np.int64)
-        fold = None if pairs.fold is None else np.array(pairs.fold, dtype=np.int64)
-        return pair_list(kept, left, right, np.array(pairs.same, dtype=np.int64), fold, notes=notes)
-
-
-def identities_of(paths: Sequence[str]) -> list[str]:
-    """The person of each image file: its folder below the folder all are in, or its name without the number."""
-    folders = [path.rpartition("/")[0] for path in paths]
-    if len(set(folders)) <= 1:
-        return [_flat(path) for path in paths]
-    first, last = min(folders).split("/"), max(folders).split("/")
-    common = 0
-    while common < min(len(first), len(last)) and first[common] == last[common]:
-        common += 1
-    people = {folder: "/".join(folder.split("/")[common:]) for folder in set(folders)}
-    return [people[folder] or _flat(path) for folder, path in zip(folders, paths, strict=True)]
-
-
-def _flat(path: str) -> str:
-    stem = PurePosixPath(path).stem
+def flat_name(path: str) -> str:
+    """Whose image a file is by its own name, which may end in a number."""
+    stem = _stem(path)
     numbered = _NUMBERED.fullmatch(stem)
     return numbered[1] if numbered else stem
 
 
-def read_folders(tree: Tree) -> Source:
-    """Image folders: one folder per person."""
-    paths = images_in(tree)
-    return of_files(tree, paths, identities_of(paths))
+def _stem(path: str) -> str:
+    name = path.rpartition("/")[2]
+    return name.rpartition(".")[0] or name
 
 
-def read_pairs(tree: Tree, given: Path | None = None) -> Source:
-    """Image folders with a list of pairs, in the tree or given apart."""
-    paths = images_in(tree)
-    identities = identities_of(paths)
-    source = of_files(tree, paths, identities)
-    if given is not None:
-        try:
-            text, where = given.read_text("utf-8-sig"), str(given)
-        except (OSError, ValueError) as error:
-            raise FedVisageError(f"cannot read the pairs in {given}: {error}") from None
-    else:
-        found = pair_files(tree)
-        if len(found) != 1:
-            raise FedVisageError(f"{tree.name} holds {len(found)} lists of pairs: name one with --pairs")
-        text, where = text_of(tree, found[0]), found[0]
-    pairs = parse_pairs(text, where)
-    find = Finder(paths, identities)
-    source.lists = lambda kept: {"pairs": find.pairs(kept, pairs, source.notes)}
-    return source
-
-
-def pair_files(tree: Tree) -> list[str]:
-    """The lists of pairs of a tree, by their names."""
-    names = re.compile(r"(?:.*/)?(?:pairs?(?:_?[a-z]*lfw)?|[a-z0-9_]+_(?:pairs?|ann))\.txt", re.IGNORECASE)
-    return [path for path in tree.files if names.fullmatch(path)]
-
-
-def read_rfw(tree: Tree) -> Source:
-    """RFW: images below `data/<race>/<person>`, pairs and people in `txts/<race>`; a race is a domain."""
-    lists = {m[1]: m[0] for path in tree.files if (m := re.fullmatch(r".*?(\w+)_pairs\.txt", path))}
-    paths, races, identities = [], [], []
-    for path in images_in(tree):
-        parts = path.split("/")
-        if len(parts) >= 3 and parts[-3] in lists:
-            paths.append(path)
-            races.append(parts[-3])
-            identities.append(parts[-2])
-    domains = tuple(sorted(lists))
-    source = of_files(tree, paths, identities)
-    source.domain, source.domains = np.array([domains.index(race) for race in races], dtype=np.int64), domains
-    parsed = {race: parse_pairs(text_of(tree, lists[race]), lists[race]) for race in domains}
-    find = {}
-    for race in domains:
-        own = [place for place, other in enumerate(races) if other == race]
-        find[race] = (own, Finder([paths[place] for place in own], [identities[place] for place in own]))
-        source.notes += _compare_people(tree, lists[race], race, [identities[place] for place in own])
-
-    def make(kept: Indices) -> dict[str, Listing]:
-        return {
-            f"pairs.{race.lower()}": finder.pairs(kept[np.array(own, dtype=np.int64)], parsed[race], source.notes)
-            for race, (own, finder) in find.items()
-        }
-
-    source.lists = make
-    return source
-
-
-def _compare_people(tree: Tree, pairs: str, race: str, identities: Sequence[str]) -> list[str]:
-    """What `<race>_people.txt` says that is not so: a person and a number of images per line."""
-    path = pairs.replace("_pairs.txt", "_people.txt")
-    if path not in set(tree.files):
-        return []
-    said = {}
-    for line in text_of(tree, path).splitlines():
-        words = line.split()
-        if len(words) >= 2:
-            said[words[0]] = whole(words[1], path)
-    people, counts = np.unique(list(identities), return_counts=True)
-    there = dict(zip(people.tolist(), counts.tolist(), strict=True))
-    different = [person for person in said if there.get(person, 0) != said[person]]
-    if not different:
-        return []
-    return [f"{race}: {len(different):,} people have another number of images than {path} says"]
-
-
-def read_cfp(tree: Tree) -> Source:
-    """CFP-FP: `Protocol/Pair_list_F.txt` and `_P.txt` number the images, `Protocol/Split/FP/<fold>` pairs them."""
-    lists = {}
-    for side in "FP":
-        found = [path for path in tree.files if path.endswith(f"Pair_list_{side}.txt")]
-        if len(found) != 1:
-            raise FedVisageError(f"{tree.name} should hold one Pair_list_{side}.txt and holds {len(found)}")
-        lists[side] = _numbered_images(tree, found[0])
-    paths = images_in(tree)
-    people = [_cfp_person(path) for path in paths]
-    find, pairs = Finder(paths, people), Pairs([], [], [], [])
-    splits = sorted(path for path in tree.files if re.fullmatch(r".*Split/FP/\d+/(same|diff)\.txt", path))
-    for path in splits:
-        fold = whole(path.split("/")[-2], path)
-        for line in text_of(tree, path).splitlines():
-            words = line.replace(",", " ").split()
-            if not words:
-                continue
-            if len(words) != 2 or pairs.fold is None:
-                raise FedVisageError(f"{path}: '{line[:60]}' is no pair")
-            for side, word, column in (("F", words[0], pairs.left), ("P", words[1], pairs.right)):
-                if whole(word, path) not in lists[side]:
-                    raise FedVisageError(f"{path} names image {word} that Pair_list_{side}.txt does not have")
-                column.append(lists[side][int(word)])
-            pairs.same.append(path.endswith("same.txt"))
-            pairs.fold.append(fold)
-    source = of_files(tree, paths, people)
-    source.lists = lambda kept: {"pairs": find.pairs(kept, pairs, source.notes)}
-    return source
-
-
-def _numbered_images(tree: Tree, path: str) -> dict[int, str]:
-    table = {}
-    for line in text_of(tree, path).splitlines():
-        words = line.split()
-        if len(words) == 2:
-            below = re.sub(r"^(\.\./)+", "", words[1].replace("\\", "/"))
-            table[whole(words[0], path)] = safe_path(below, path)
-    return table
-
-
-def _cfp_person(path: str) -> str:
-    """`Data/Images/001/frontal/01.jpg` shows 001."""
-    parts = path.split("/")
-    return parts[-3] if len(parts) >= 3 and parts[-2] in ("frontal", "profile") else _person(path)
+def numbered_name(path: str) -> tuple[str, int] | None:
+    """Person and number of a file such as `Ann_0001.jpg`."""
+    numbered = _NUMBERED.fullmatch(_stem(path))
+    return (numbered[1], int(numbered[2])) if numbered and len(numbered[2]) < 10 else None

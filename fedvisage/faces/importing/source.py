@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,8 +15,56 @@ from fedvisage.faces.importing.tree import Tree
 from fedvisage.faces.lists import Listing
 from fedvisage.faces.records import Indices
 
+_WHOLE = re.compile(r"[+-]?[0-9]+")
 UNLABELLED = "unlabelled"
 """Who is in images whose people the data set does not name."""
+MOST_MISSING = 0.01
+"""Share of a list's rows that may be without their images; an import with more stops unless it is told to go on."""
+
+
+@dataclass(frozen=True)
+class Tally:
+    """How many rows of a protocol's list have their images."""
+
+    where: str
+    """The list's file."""
+    wanted: int
+    found: int
+    unit: str = "pairs"
+    missing: str = ""
+    """The first row without its images, such as `line 7: 'a/b.jpg'`."""
+    remedy: str = ""
+    """What to type so that the missing ones are found, where that is known."""
+    name: str = ""
+    """The benchmark, where it is recognised."""
+    about: str = ""
+    """Folds and published counts, for the summary."""
+    fault: str = ""
+    """What is wrong with the rows that are found."""
+
+    @property
+    def line(self) -> str:
+        """The summary of the list."""
+        about = f", {self.about}" if self.about else ""
+        return f"{self.name or self.where}: {self.found:,} of {self.wanted:,} {self.unit}{about}"
+
+    def check(self, source: str, allowed: int = 0) -> None:
+        """Refuse a list that has lost its images: all of them, or more than `allowed` and than one in a hundred."""
+        lost = self.wanted - self.found
+        if not lost or (self.found and (lost <= allowed or lost <= MOST_MISSING * self.wanted)):
+            if self.fault:
+                raise FedVisageError(self.fault)
+            return
+        if self.remedy:
+            remedy = f"type {self.remedy}"
+        elif self.found:
+            remedy = f"add what is missing, or type --allow-missing {lost} to go on without"
+        else:
+            remedy = "check that the list belongs to these images; --format folders imports the images alone"
+        raise FedVisageError(
+            f"{self.where}: {self.found:,} of {self.wanted:,} {self.unit} are in {source}; "
+            f"the first one missing is {self.missing}: {remedy}"
+        )
 
 
 @dataclass
@@ -43,6 +92,10 @@ class Source:
     lists: Callable[[Indices], dict[str, Listing]] | None = None
     """The lists, given the number each image got (N,): -1 where it was left out."""
     notes: list[str] = field(default_factory=list)
+    tally: Callable[[NDArray[np.bool_]], dict[str, Tally]] | None = None
+    """How much of each list there is, given which images can be read (N,)."""
+    remarks: list[str] = field(default_factory=list)
+    """What the summary says of files that are not part of the set."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -62,18 +115,11 @@ def images_in(tree: Tree, folder: str = "") -> list[str]:
     return [path for path in tree.files if path.startswith(inside) and is_image(path) and not _hidden(path)]
 
 
-def kept_rows(kept: Indices, *columns: Iterable[int]) -> tuple[NDArray[np.bool_], list[Indices]]:
-    """Columns of image numbers after the import, and which rows have all their images (those may be used)."""
-    found = [kept[np.asarray(list(column), dtype=np.int64)] for column in columns]
-    return np.logical_and.reduce([column >= 0 for column in found]), found
-
-
 def whole(text: str, where: str) -> int:
     """A whole number in a list."""
-    try:
-        number = int(text)
-    except ValueError:
-        raise FedVisageError(f"{where}: '{text.strip()[:40]}' is no whole number") from None
+    if not _WHOLE.fullmatch(text.strip()):
+        raise FedVisageError(f"{where}: '{text.strip()[:40]}' is no whole number")
+    number = int(text[:40])
     if not -(2**62) < number < 2**62:
         raise FedVisageError(f"{where}: {text.strip()[:40]} is too large")
     return number

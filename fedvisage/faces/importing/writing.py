@@ -23,7 +23,8 @@ from fedvisage.core.codec import write_atomically
 from fedvisage.core.errors import FedVisageError
 from fedvisage.faces.decoding import encode, fit, may_be_turned, upright
 from fedvisage.faces.faceset import DIGESTS, ArrayImages, FaceSet, open_faceset, write_description
-from fedvisage.faces.importing.source import Source
+from fedvisage.faces.importing.folds import Flags
+from fedvisage.faces.importing.source import Source, Tally
 from fedvisage.faces.lists import write_lists
 from fedvisage.faces.records import BUFFER, Indices, Pixels, RecordWriter, cores
 from fedvisage.faces.template import align
@@ -47,6 +48,8 @@ class Selection:
     max_images: int | None = None
     exclude: frozenset[str] = frozenset()
     threads: int = 0
+    allow_missing: int = 0
+    """Rows of a list that may be without their images, where that is more than one in a hundred."""
 
 
 @dataclass
@@ -70,7 +73,12 @@ class Report:
     beyond_cap: int = 0
     lists: dict[str, int] = field(default_factory=dict)
     """Rows of each list."""
+    summary: dict[str, str] = field(default_factory=dict)
+    """What was found of each list, and how that compares with what is published."""
     notes: list[str] = field(default_factory=list)
+    """What every score on the set is told with."""
+    remarks: list[str] = field(default_factory=list)
+    """What was seen and is not part of the set."""
 
     def table(self) -> dict[str, Any]:
         """As plain data."""
@@ -92,9 +100,10 @@ class Report:
             yield f"people with too few images, left out: {len(self.too_few):,}"
         if self.beyond_cap:
             yield f"images beyond the cap: {self.beyond_cap:,}"
-        for name, rows in self.lists.items():
-            yield f"list {name}: {rows:,} rows"
+        yield from self.summary.values()
+        yield from (f"list {name}: {rows:,} rows" for name, rows in self.lists.items() if name not in self.summary)
         yield from self.notes
+        yield from self.remarks
 
 
 class _Made(NamedTuple):
@@ -112,6 +121,7 @@ def write_source(
     """Import a source into the folder `out`; where that fails, no new folder stays behind."""
     if not len(source):
         raise FedVisageError(f"there are no images in {report.source}")
+    check_lists(source, report.source, chosen.allow_missing)
     before = out.exists()
     try:
         return _write(source, out, report, chosen, progress)
@@ -123,9 +133,20 @@ def write_source(
         raise
 
 
+def check_lists(source: Source, name: str, allowed: int = 0, there: Flags | None = None) -> dict[str, Tally]:
+    """What there is of each list, given which images can be read; refused where too much is missing."""
+    whole = np.ones(len(source), np.bool_)
+    tallies = source.tally(whole if there is None else there) if source.tally is not None else {}
+    for tally in tallies.values():
+        tally.check(name, allowed)
+    return tallies
+
+
 def _write(source: Source, out: Path, report: Report, chosen: Selection, progress: Callable[[int], None]) -> Report:
     run = _Import(source, out, report, chosen)
     kept, numbers = run.write(progress)
+    tallies = check_lists(source, report.source, chosen.allow_missing, run.there)
+    report.summary = {name: tally.line for name, tally in tallies.items()}
     if source.boxes is None:
         np.save(out / DIGESTS, run.digests[kept])
     if source.lists is not None:
@@ -133,6 +154,7 @@ def _write(source: Source, out: Path, report: Report, chosen: Selection, progres
         report.lists = {name: len(rows) for name, rows in lists.items()}
         write_lists(out, lists)
     report.notes += source.notes
+    report.remarks += source.remarks
     report.images, report.identities = len(kept), len(np.unique(source.labels[kept]))
     write_atomically(out / REPORT, [(json.dumps(report.table(), indent=1) + "\n").encode()])
     _describe(source, out, report, kept, chosen)
@@ -149,6 +171,8 @@ class _Import:
         self._size: tuple[int, int] | None = None
         self.digests = np.zeros(len(source), np.uint64)
         """Of the images that were kept, as they came."""
+        self.there = np.ones(len(source), np.bool_)
+        """Images that can be read, or that nobody wanted to."""
 
     def write(self, progress: Callable[[int], None]) -> tuple[Indices, Indices]:
         """The source's numbers of the images that are in the set, and the set's number of each image of the source."""
@@ -232,6 +256,7 @@ class _Import:
         """None where the image is to be kept; otherwise it is reported."""
         source, report = self.source, self.report
         if made.fault:
+            self.there[index] = False
             report.unreadable.append({"image": source.called(index), "why": made.fault})
             return "unreadable"
         if self._size is None:

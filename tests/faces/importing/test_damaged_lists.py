@@ -47,6 +47,9 @@ GOOD: dict[str, dict[str, str]] = {
     "rfw": {
         "test/txts/African/African_pairs.txt": "m.0\t1\t2\nm.0\t1\tm.1\t2\n",
         "test/txts/African/African_people.txt": "m.0\t2\nm.1\t2\nm.2\t2\n",
+        "test/txts/African/African_lmk.txt": "".join(
+            f"/test/data/African/m.{p}/m.{p}_000{n}.jpg\t{p}\t{POINTS}\n" for p in range(3) for n in (1, 2)
+        ),
     },
     "cfp": {
         "Protocol/Pair_list_F.txt": "1 ../Data/Images/001/frontal/01.jpg\n2 ../Data/Images/002/frontal/01.jpg\n",
