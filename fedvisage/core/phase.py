@@ -36,6 +36,9 @@ LARGEST: Mapping[str, float] = {BUFFERS: 1e4, PRIVATE_EMBEDDINGS: 1e3, PUBLIC_EM
 Variances among the buffers may be as large as the square.
 """
 LARGEST_NUMBER = 1e6
+"""Largest number that comes up, where the phase does not say otherwise."""
+MOST_IMAGES = 1e9
+"""For numbers that count images."""
 
 LEARNERS = frozenset({TRAINER, SOURCE, TARGET})
 

@@ -14,15 +14,21 @@ gradient are exactly zero.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 from torch import Tensor
 
 from fedvisage.core.method import METHODS, Party
+from fedvisage.core.parcel import PRIVATE_EMBEDDINGS
+from fedvisage.core.phase import Phase
 from fedvisage.losses import positive_hinge, unit
 from fedvisage.methods.fedavg import FedPE
 from fedvisage.training import Batch, Loss
+
+UNIT = 1.01
+"""Largest length of a class embedding that was brought to unit length."""
 
 
 @METHODS.register("fedface")
@@ -39,6 +45,10 @@ class FedFace(FedPE):
     """The cosine that features are drawn to."""
     loss: Literal["by-people", "positive", "margin"] = "by-people"
     """The positive loss where a party has one person and the recipe's margin loss where it has more; or always one."""
+
+    def phases(self) -> tuple[Phase, ...]:
+        """As FedPE; class embeddings come up at unit length."""
+        return tuple(replace(phase, largest={PRIVATE_EMBEDDINGS: UNIT}) for phase in super().phases())
 
     def tidy(self, embeddings: Tensor) -> Tensor:
         """Class embeddings stay at unit length."""

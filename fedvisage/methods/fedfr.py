@@ -35,7 +35,7 @@ from fedvisage.core.codec import State
 from fedvisage.core.errors import FedVisageError
 from fedvisage.core.method import METHODS, Context, Images, Party, Result, broadcast
 from fedvisage.core.parcel import BACKBONE, BUFFERS, PUBLIC_EMBEDDINGS, Parcel, Tensors
-from fedvisage.core.phase import Phase
+from fedvisage.core.phase import MOST_IMAGES, Phase
 from fedvisage.core.sealing import Answer, ends_with_answer
 from fedvisage.losses import binary_margin, binary_margin_bias, cosface, loss_options, model_contrastive, unit
 from fedvisage.methods.fedavg import EMBEDDINGS, FedAvg
@@ -106,7 +106,7 @@ class FedFR(FedAvg):
         join, train = super().phases()
         if self.needs_public_embeddings:
             train = with_groups(train, down={PUBLIC_EMBEDDINGS: "all"}, up={PUBLIC_EMBEDDINGS: "weighted_sum"})
-            train = with_groups(train, reports=("hard_negatives",))
+            train = with_groups(train, reports=("hard_negatives",), largest={"hard_negatives": MOST_IMAGES})
         if self.second_stage == "none":
             return join, train
         return join, train, Phase("adapt", "end", sampled=False, down=dict(train.down), reports=("loss",))

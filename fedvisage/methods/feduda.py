@@ -31,7 +31,7 @@ from fedvisage.core.codec import State
 from fedvisage.core.errors import FedVisageError
 from fedvisage.core.method import METHODS, Context, Images, Party, Result, broadcast
 from fedvisage.core.parcel import BACKBONE, BUFFERS, Parcel
-from fedvisage.core.phase import SOURCE, TARGET, Audience, Phase
+from fedvisage.core.phase import MOST_IMAGES, SOURCE, TARGET, Audience, Phase
 from fedvisage.core.sealing import Answer, ends_with_answer
 from fedvisage.methods.fedavg import EMBEDDINGS, FedAvg, mean_embeddings
 from fedvisage.methods.fedprox import proximal
@@ -89,7 +89,15 @@ class FedUDA(FedAvg):
         if self.pretrain_rounds:
             first = frozenset({SOURCE})
             phases.append(replace(train, name="pretrain", when="start", repeats=self.pretrain_rounds, roles=first))
-        label = Phase("label", "start", sampled=False, roles=frozenset({TARGET}), down=model, reports=_FOUND)
+        label = Phase(
+            "label",
+            "start",
+            sampled=False,
+            roles=frozenset({TARGET}),
+            down=model,
+            reports=_FOUND,
+            largest=dict.fromkeys(_FOUND, MOST_IMAGES),
+        )
         phases.append(label)
         if self.relabel_every:
             phases.append(replace(label, name="relabel", when="round", every=self.relabel_every, also_last=False))
