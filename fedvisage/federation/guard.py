@@ -56,7 +56,8 @@ class Refused(Exception):
     """Why an answer is not counted: the kind decides what follows, the text explains it in one line."""
 
     def __init__(self, kind: Kind, reason: str) -> None:
-        super().__init__(" ".join(reason.split())[:LONGEST_REASON])
+        line = " ".join(reason[: 2 * LONGEST_REASON].split())[:LONGEST_REASON]
+        super().__init__("".join(letter if letter.isprintable() else "?" for letter in line))
         self.kind = kind
 
 

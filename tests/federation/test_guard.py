@@ -228,6 +228,12 @@ def test_counts_at_joining_are_only_bounded() -> None:
         by.check("ann", Parcel({}, {"samples": 7.0, "classes": 0.0}, STAMP), {}, Parcel())
 
 
+def test_a_reason_is_one_short_line_that_no_terminal_obeys() -> None:
+    """A party's account of its failure, or a name in its answer, may hold anything."""
+    assert str(Refused(Kind.FAILED, "the disk\n is \x1b[2Jfull")) == "the disk is ?[2Jfull"
+    assert len(str(Refused(Kind.FAILED, "x" * 10**6))) == 300
+
+
 def test_nobody_joins_with_more_people_than_images() -> None:
     phase = Phase("join", "start", reports=("samples",), may_report=("classes",), counts=True)
     by = Guard(phase, STAMP, frozenset({"ann"}), {}, RULES)
