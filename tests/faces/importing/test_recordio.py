@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from dataset_files import bring_in, damage, image, shows
+from dataset_files import bring_in, damage, image, put_records, record, shows
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -108,26 +108,6 @@ def test_labels_may_be_arrays_and_there_may_be_no_first_record(tmp_path: Path) -
     source = read_recordio(tmp_path)
     assert (source.names, source.labels.tolist()) == (("00004",), [0, 0])
     assert source.read(1) == image(2)
-
-
-def record(labels: tuple[float, ...], key: int, data: bytes) -> bytes:
-    """As MXNet packs it: one label stands in the header, several behind it."""
-    if len(labels) == 1:
-        return struct.pack("<IfQQ", 0, labels[0], key, 0) + data
-    return struct.pack("<IfQQ", len(labels), 0.0, key, 0) + struct.pack(f"<{len(labels)}f", *labels) + data
-
-
-def put_records(folder: Path, records: dict[int, bytes], index: bool = True) -> Path:
-    """Records in this order in the file."""
-    folder.mkdir(parents=True, exist_ok=True)
-    whole, lines = b"", ""
-    for key, content in records.items():
-        lines += f"{key}\t{len(whole)}\n"
-        whole += frame(content)
-    (folder / "train.rec").write_bytes(whole)
-    if index:
-        (folder / "train.idx").write_text(lines)
-    return folder
 
 
 @pytest.mark.parametrize("index", [True, False])
