@@ -85,10 +85,12 @@ def _saved(path: Path, faces: FaceSet) -> Partition:
     """A partition from its file, or from the lists of one of the folders that the faces are from."""
     if not path.is_dir():
         return Partition.load(path)
-    start = {folder.resolve(): start for folder, start in faces.folders}.get(path.resolve())
-    if start is None:
+    starts = {folder.resolve(): start for folder, start in faces.folders}
+    if path.resolve() not in starts:
         raise FedVisageError(f"partition.file = '{path}': this folder is none of faces.source")
-    parts = {name: tuple((_images_of(path, name) + start).tolist()) for name in list_names(path)}
+    start = starts[path.resolve()]
+    end = min((other for other in starts.values() if other > start), default=len(faces))
+    parts = {name: tuple((_images_of(path, name, end - start) + start).tolist()) for name in list_names(path)}
     trained = [name.removesuffix(TRAIN) for name in parts if name.endswith(TRAIN)]
     if not trained:
         raise FedVisageError(f"partition.file = '{path}': there is no list 'PARTY{TRAIN}' in this folder")
@@ -96,9 +98,13 @@ def _saved(path: Path, faces: FaceSet) -> Partition:
     return Partition(parts.get("public", ()), parts.get("test", ()), parties, parts.get("validation", ()))
 
 
-def _images_of(folder: Path, name: str) -> Indices:
+def _images_of(folder: Path, name: str, count: int) -> Indices:
+    """The images of a list; none of a list of something else."""
     listed = open_list(folder, name)
-    return listed.image if isinstance(listed, ImageList) else np.empty(0, np.int64)
+    images = listed.image if isinstance(listed, ImageList) else np.empty(0, np.int64)
+    if len(images) and not 0 <= images.min() <= images.max() < count:
+        raise FedVisageError(f"the list '{name}' of {folder} names images that are not there")
+    return images
 
 
 def _swapped(

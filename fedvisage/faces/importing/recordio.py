@@ -61,6 +61,7 @@ class RecordFile:
     def _read(self, offset: int, most: int) -> tuple[bytes, int]:
         """The content, and where the next record begins."""
         parts: list[bytes] = []
+        taken = 0
         while True:
             kind, length = self._head(offset)
             if kind not in ((_WHOLE, _FIRST) if not parts else (_MIDDLE, _LAST)):
@@ -70,10 +71,11 @@ class RecordFile:
             if len(data) != wanted or offset + 8 + length > self.bytes:
                 raise FedVisageError(f"{self.path} is truncated: the record at byte {offset:,} is not all there")
             parts.append(data)
+            taken += wanted + len(_MAGIC)
             offset += 8 + (length + 3) // 4 * 4
             if kind in (_WHOLE, _LAST):
                 return _MAGIC.join(parts), offset
-            if sum(map(len, parts)) > MOST_BYTES:
+            if taken > MOST_BYTES:
                 raise FedVisageError(f"{self.path}: the record before byte {offset:,} is too large")
 
     def _head(self, offset: int) -> tuple[int, int]:
@@ -232,15 +234,20 @@ def _index(rec: Path, file: RecordFile) -> tuple[Indices, Indices]:
         raise FedVisageError(f"{idx} should hold a key and a place per line")
     if len(table) and not 0 <= table[:, 1].min() <= table[:, 1].max() < file.bytes:
         raise FedVisageError(f"{idx} names places beyond the end of {rec.name}: is one of them truncated?")
-    begins = np.sort(table[:, 1])
+    begins = np.unique(table[:, 1])
     ends = np.array([file.end(place) for place in begins.tolist()], np.int64)
     wrong = np.flatnonzero(np.append(begins, file.bytes) != np.append(0, ends))
-    if len(table) and len(wrong):
-        place = np.append(0, ends)[wrong[0]]
+    if len(table) and (len(wrong) or len(begins) < len(table)):
+        place = np.append(0, ends)[wrong[0]] if len(wrong) else _first_twice(table[:, 1])
         said = f"{idx} does not name the record of {rec.name} at byte {place:,} once: is one of them truncated?"
         raise FedVisageError(f"{said} Without {idx.name}, all records are read")
     table = table[np.argsort(table[:, 0], kind="stable")]
     return table[:, 0], table[:, 1]
+
+
+def _first_twice(places: Indices) -> int:
+    found, count = np.unique(places, return_counts=True)
+    return int(found[count > 1][0])
 
 
 def _walk(file: RecordFile) -> tuple[Indices, Indices]:

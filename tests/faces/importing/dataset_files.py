@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import struct
 from pathlib import Path
@@ -13,6 +14,9 @@ from fedvisage.faces.decoding import encode
 from fedvisage.faces.faceset import FaceSet, open_faceset
 from fedvisage.faces.importing import Report, Selection, read_source, write_source
 from fedvisage.faces.importing.recordio import frame
+
+MUTATIONS = 50 * int(os.environ.get("FEDVISAGE_CASES", "1"))
+"""Damaged copies of each real list; FEDVISAGE_CASES=20 makes a thousand."""
 
 
 def image(number: int, size: int = 24) -> bytes:

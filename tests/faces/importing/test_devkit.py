@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from dataset_files import bring_in, damage, image, put
+from dataset_files import MUTATIONS, bring_in, damage, image, put
 
 from fedvisage.core.errors import FedVisageError
 from fedvisage.faces.importing.manifest import read_megaface
@@ -132,7 +132,7 @@ def test_the_real_lists_are_followed_and_damaged_ones_lose_nothing_unsaid() -> N
     )
     chance = random.Random(1)
     for name, good in texts.items():
-        for _ in range(25):
+        for _ in range(MUTATIONS // 5):
             try:
                 found = counts({name: damage(good, chance)})
             except FedVisageError as error:

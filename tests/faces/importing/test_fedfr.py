@@ -13,6 +13,7 @@ from fedvisage.cli.main import app
 from fedvisage.config import Partition as Settings
 from fedvisage.core.errors import FedVisageError
 from fedvisage.core.randomness import Streams
+from fedvisage.faces.lists import ImageList, write_lists
 from fedvisage.faces.partition import make_partition
 
 PUBLIC = {"public": [0, 0, 1]}
@@ -92,6 +93,13 @@ def test_people_of_a_manifest_may_say_their_party(tmp_path: Path) -> None:
         "two": ((3, 4), ()),
     }
     assert found.public == (5,)
+
+
+def test_lists_of_images_that_are_not_there_are_refused(split: Path, tmp_path: Path) -> None:
+    faces, _ = bring_in(split, tmp_path / "faces")
+    write_lists(tmp_path / "faces", {"a.train": ImageList([0, 99], [0, 0])})
+    with pytest.raises(FedVisageError, match=r"the list 'a\.train' of .*faces names images that are not there"):
+        make_partition(faces, Settings(file=str(tmp_path / "faces")), Streams(1))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from dataset_files import bring_in, damage, image, put_records, record, shows
+from dataset_files import MUTATIONS, bring_in, damage, image, put_records, record, shows
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -162,6 +162,16 @@ def test_a_file_that_ends_between_two_records_is_noticed(folder: Path) -> None:
         read_recordio(folder)
 
 
+def test_an_index_that_names_one_long_record_often_is_refused_at_once(tmp_path: Path) -> None:
+    """A record of 20,000 parts, named 20,000 times: 400 million steps if each were followed."""
+    part = MAGIC_BYTES + struct.pack("<I", 2 << 29)
+    ends = [MAGIC_BYTES + struct.pack("<I", kind << 29 | 24) + bytes(24) for kind in (1, 3)]
+    (tmp_path / "train.rec").write_bytes(ends[0] + part * 20_000 + ends[1])
+    (tmp_path / "train.idx").write_text("".join(f"{key}\t0\n" for key in range(20_000)))
+    with pytest.raises(FedVisageError, match=r"does not name the record of train\.rec at byte 0 once"):
+        read_recordio(tmp_path)
+
+
 def test_boxes_of_objects_are_not_people(tmp_path: Path) -> None:
     """Labels as MXNet packs them for detection, from a public list: widths 4 and 5, the picture's size, one object."""
     labels = (4.0, 5.0, 780.0, 438.0, 0.0, 0.00641, 0.01142, 0.71795, 1.25571)
@@ -225,7 +235,7 @@ def test_real_indices_and_lists_are_followed_and_damage_never_loses_an_image_uns
     chance = random.Random(1)
     for path in list(tmp_path.iterdir()):
         good = path.read_bytes()
-        for _ in range(100 if path.suffix == ".rec" else 1000):
+        for _ in range(MUTATIONS):
             path.write_bytes(damage(good, chance))
             try:
                 assert len(read_recordio(tmp_path)) == len(keys)
