@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from fedvisage.core.errors import FedVisageError
-from fedvisage.faces.importing.manifest import image_lists
+from fedvisage.faces.importing.manifest import image_lists, image_tallies
 from fedvisage.faces.importing.recordio import RecordImages, open_images, refuse_archive
 from fedvisage.faces.importing.source import Source
 from fedvisage.faces.records import Indices
@@ -56,7 +56,10 @@ def read_fedfr(path: Path) -> Source:
         lists += ["public"] * len(images.people)
     numbers, labels = np.unique(np.concatenate(people), return_inverse=True)
     names = tuple(f"person-{n:05d}" if n < split else f"public-{n - split:05d}" for n in numbers.tolist())
-    return _source([*parties, *tests, *public], names, labels.astype(np.int64), lists)
+    source = _source([*parties, *tests, *public], names, labels.astype(np.int64))
+    source.lists = lambda kept: image_lists(kept, source.labels, lists)
+    source.tally = lambda there: image_tallies(source, there, lists, str(path))
+    return source
 
 
 def _files(path: Path, folder: str, pattern: str) -> list[Path]:
@@ -76,7 +79,7 @@ def _first_person(images: RecordImages) -> int:
     return int(number)
 
 
-def _source(files: list[RecordImages], names: tuple[str, ...], labels: Indices, parts: list[str]) -> Source:
+def _source(files: list[RecordImages], names: tuple[str, ...], labels: Indices) -> Source:
     """The images of several files, one file after the other."""
     starts = np.cumsum([0, *(len(images.places) for images in files)])
 
@@ -92,6 +95,4 @@ def _source(files: list[RecordImages], names: tuple[str, ...], labels: Indices, 
         images, own = place(number)
         return f"{images.file.path.parent.name}/{images.called(own)}"
 
-    source = Source(names, labels, read, called, keeps_duplicates=True)
-    source.lists = lambda kept: image_lists(kept, labels, parts)
-    return source
+    return Source(names, labels, read, called, keeps_duplicates=True)

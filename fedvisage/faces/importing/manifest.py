@@ -140,7 +140,9 @@ def read_megaface(tree: Tree) -> Source:
         return both | {"noise": ImageList(kept[chosen], _set_labels(kept, source.labels)[kept[chosen]])}
 
     source.lists = lists
-    source.tally = lambda there: image_tallies(source, there, parts, tree.name)
+    known = set(tree.files)
+    present = np.array([path in known for path in paths], dtype=bool)
+    source.tally = lambda there: image_tallies(source, there & present, parts, tree.name)
     source.notes += [note for one in listed.values() for note in one.notes]
     for part, published in PUBLISHED_NOISE.items():
         if files.get(_NOISE[part]) and len(noise[part]) != published:

@@ -76,6 +76,7 @@ def test_images_may_have_another_ending_and_lines_the_path_of_another_machine(tm
         ),
         ({"facescrub_features_list.json": '{"path": ["a/b.png"], "id": []}'}, "a list 'id' of the same length"),
         ({"facescrub_lst": ""}, "facescrub_lst is empty"),
+        ({"FaceScrub/Bob/Bob_7.png": None}, "2 of 3 images are in .*; the first one missing is 'Bob/Bob_7.png'"),
         ({"copy/Ann/Ann_1.png": image(0)}, "facescrub_features_list.json may mean .*FaceScrub/Ann/Ann_1.png or .*copy"),
     ],
 )
