@@ -44,6 +44,9 @@ def evaluate_command(
     keep_norm: Annotated[
         bool, typer.Option("--norm/--no-norm", help="Templates: images keep their embedding's length (N1, N0).")
     ] = True,
+    media: Annotated[
+        bool, typer.Option("--media/--no-media", help="Templates: the images of a medium count once, or each.")
+    ] = True,
     detector: Annotated[
         bool | None, typer.Option("--detector-score/--no-detector-score", help="Templates: weigh images (D1, D0).")
     ] = None,
@@ -88,6 +91,7 @@ def evaluate_command(
         ranks=tuple(rank) if rank else None,
         flip=flip,
         keep_norm=keep_norm,
+        media=media,
         detector=detector,
         rule=rule,  # type: ignore[arg-type]
         convention=convention,  # type: ignore[arg-type]

@@ -128,7 +128,7 @@ class Partition(Section):
     groups: dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")], Group] = {}
     """Parties named group by group, in place of `parties`."""
     file: str | None = None
-    """A saved partition to take as it is."""
+    """A saved partition to take as it is, or the folder of faces whose lists say it."""
 
     @model_validator(mode="before")
     @classmethod

@@ -20,8 +20,12 @@ from fedvisage.core.errors import FedVisageError
 from fedvisage.core.phase import SOURCE, TARGET, TRAINER, VALIDATOR
 from fedvisage.core.randomness import Streams
 from fedvisage.faces.faceset import FaceSet, Indices
+from fedvisage.faces.lists import ImageList, list_names, open_list
 from fedvisage.faces.pool import Pool
 from fedvisage.faces.shares import Partition, PartyFaces, Share, held_out_count, party_faces
+
+TRAIN, HELD_OUT = ".train", ".held-out"
+"""How the lists of a party's images end."""
 
 __all__ = ["Partition", "PartyFaces", "Share", "hosted_partition", "make_partition", "party_faces"]
 
@@ -29,7 +33,7 @@ __all__ = ["Partition", "PartyFaces", "Share", "hosted_partition", "make_partiti
 def make_partition(faces: FaceSet, settings: Settings, streams: Streams) -> Partition:
     """The partition a recipe asks for."""
     if settings.file is not None:
-        partition = Partition.load(Path(settings.file))
+        partition = _saved(Path(settings.file), faces)
         partition.check(faces.labels)
         return partition
     pool = Pool(faces, streams, settings.exclude, settings.min_images)
@@ -68,13 +72,39 @@ def hosted_partition(faces: FaceSet, settings: Settings, roles: Mapping[str, str
     """The same public, test and validation people, for parties whose images are on hosts of their own."""
     parties = {name: Share(role, ()) for name, role in roles.items()}
     if settings.file is not None:
-        return replace(Partition.load(Path(settings.file)), parties=parties)
+        return replace(_saved(Path(settings.file), faces), parties=parties)
     if settings.swapped:
         raise FedVisageError("partition.swapped: validators on hosts of their own cannot change places with the test")
     pool = Pool(faces, streams, settings.exclude, settings.min_images)
     _, public, test, validation = _reserve(pool, settings, _groups(settings, faces.domains))
     kept = pool.gather(validation), pool.probes(test, settings.probes)
     return Partition(pool.gather(public, settings.max_images), pool.gather(test), parties, *kept)
+
+
+def _saved(path: Path, faces: FaceSet) -> Partition:
+    """A partition from its file, or from the lists of one of the folders that the faces are from."""
+    if not path.is_dir():
+        return Partition.load(path)
+    starts = {folder.resolve(): start for folder, start in faces.folders}
+    if path.resolve() not in starts:
+        raise FedVisageError(f"partition.file = '{path}': this folder is none of faces.source")
+    start = starts[path.resolve()]
+    end = min((other for other in starts.values() if other > start), default=len(faces))
+    parts = {name: tuple((_images_of(path, name, end - start) + start).tolist()) for name in list_names(path)}
+    trained = [name.removesuffix(TRAIN) for name in parts if name.endswith(TRAIN)]
+    if not trained:
+        raise FedVisageError(f"partition.file = '{path}': there is no list 'PARTY{TRAIN}' in this folder")
+    parties = {name: Share(TRAINER, parts[name + TRAIN], parts.get(name + HELD_OUT, ())) for name in trained}
+    return Partition(parts.get("public", ()), parts.get("test", ()), parties, parts.get("validation", ()))
+
+
+def _images_of(folder: Path, name: str, count: int) -> Indices:
+    """The images of a list; none of a list of something else."""
+    listed = open_list(folder, name)
+    images = listed.image if isinstance(listed, ImageList) else np.empty(0, np.int64)
+    if len(images) and not 0 <= images.min() <= images.max() < count:
+        raise FedVisageError(f"the list '{name}' of {folder} names images that are not there")
+    return images
 
 
 def _swapped(

@@ -10,7 +10,7 @@ from fedvisage.protocols.pseudo_labels import pseudo_labels
 from fedvisage.protocols.search import fedfrbench, megaface, query_gallery
 from fedvisage.protocols.statistics import own_statistics
 from fedvisage.protocols.subject import Data, Subject, embed_to_file, model_digest, open_subject
-from fedvisage.protocols.templates import ijb, ijba
+from fedvisage.protocols.templates import ijb, ijb_means, ijba, ijba_means
 from fedvisage.protocols.verification import all_pairs, lfw, rfw
 
 __all__ = [
@@ -25,7 +25,9 @@ __all__ = [
     "embed_to_file",
     "fedfrbench",
     "ijb",
+    "ijb_means",
     "ijba",
+    "ijba_means",
     "lfw",
     "megaface",
     "model_digest",

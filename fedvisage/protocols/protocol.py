@@ -31,6 +31,8 @@ class Options:
     ranks: tuple[int, ...] | None = None
     flip: bool | None = None
     keep_norm: bool = True
+    media: bool = True
+    """Whether the images of a medium, such as the frames of a video, count once in a template."""
     detector: bool | None = None
     rule: Rule | None = None
     convention: Convention | None = None

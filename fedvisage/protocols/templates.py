@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -91,6 +91,31 @@ def _split(data: Data, split: str, subject: Subject, options: Options) -> Result
     return one
 
 
+@protocol(
+    "ijb-means",
+    "IJB-B, IJB-C as FedFace's code scores them: templates are means of unit embeddings, without media",
+    takes=("convention", "centre"),
+)
+def ijb_means(data: Data, subject: Subject, options: Options) -> Result:
+    """As `ijb`, with other templates."""
+    return ijb(data, subject, _of_means(subject, options))
+
+
+@protocol(
+    "ijba-means",
+    "IJB-A as FedFace's code scores it: templates are means of unit embeddings, without media",
+    takes=("convention", "centre"),
+)
+def ijba_means(data: Data, subject: Subject, options: Options) -> Result:
+    """As `ijba`, with other templates."""
+    return ijba(data, subject, _of_means(subject, options))
+
+
+def _of_means(subject: Subject, options: Options) -> Options:
+    """Unit embeddings of images, each counting alike; no mirrored ones unless they are asked for."""
+    return replace(options, keep_norm=False, media=False, detector=False, flip=options.flips(subject, custom=False))
+
+
 def _pool(data: Data, name: str, subject: Subject, options: Options, result: Result) -> Templates:
     rows = data.list(name, TemplateList)
     flip = options.flips(subject)
@@ -103,11 +128,13 @@ def _pool(data: Data, name: str, subject: Subject, options: Options, result: Res
         Listed(subject, data, used, flip),
         place,
         rows.template,
-        rows.media,
+        rows.media if options.media else None,
         detector_scores=data.faces.score[used] if detector and data.faces.score is not None else None,
         keep_norm=options.keep_norm,
     )
     result.note(f"N{int(options.keep_norm)} D{int(detector)} F{int(flip)} (norm kept, detector score, flip)")
+    if not options.media:
+        result.note("every image of a template counts alike, whatever its medium")
     result.counts |= {"templates": len(pooled), "images in templates": len(used)}
     return pooled
 

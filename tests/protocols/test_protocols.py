@@ -30,6 +30,8 @@ ON = {
     "megaface": "megaface_set",
     "ijb": "ijb_set",
     "ijba": "ijba_set",
+    "ijb-means": "ijb_set",
+    "ijba-means": "ijba_set",
 }
 SMALL = Options(fars=(0.1,), fpirs=(0.25,), pairs=60)
 
@@ -51,7 +53,7 @@ def unit(vectors):
 def test_a_file_of_embeddings_serves_as_well_as_the_model(name, model, tmp_path, request):
     folder = request.getfixturevalue(ON[name])
     file = tmp_path / "embeddings.safetensors"
-    embed_to_file(open_subject(str(model)), Data(folder), file, flip=True)
+    embed_to_file(open_subject(str(model)), Data(folder), file, flip=not name.endswith("-means"))
     by_model, by_file = run(name, folder, model), run(name, folder, file)
     assert by_file.metrics == by_model.metrics
     assert by_file.counts == by_model.counts
@@ -184,6 +186,8 @@ TAKEN = {
     "fedfrbench": ["rule exact", "convention nearest", "centre all"],
     "ijb": ["convention nearest", "centre all"],
     "ijba": ["convention nearest", "centre all"],
+    "ijb-means": ["convention nearest", "centre all"],
+    "ijba-means": ["convention nearest", "centre all"],
     "query-gallery": ["centre all"],
     "megaface": ["centre all"],
     "personal": ["centre all"],
@@ -257,6 +261,20 @@ def test_ijb_pools_templates_and_compares_them_under_every_switch(model, ijb_set
         assert f"{switches} (norm kept, detector score, flip)" in result.notes
     assert result.counts["templates"] == 48
     assert (result.counts["genuine"], result.counts["impostor"]) == (24, 24 * 24 - 24)
+
+
+def test_templates_as_fedfaces_code_has_them_are_means_of_unit_embeddings(model, ijb_set):
+    """A slow mean per template of unit embeddings of the images as they are, every image counting alike."""
+    faces, rows = unit(embeddings(model, ijb_set, flip=False)), open_list(ijb_set, "templates")
+    pairs = open_list(ijb_set, "verification")
+    means = {one: unit(faces[rows.image[rows.template == one]].mean(0, keepdims=True))[0] for one in rows.template}
+    score = np.array([means[a] @ means[b] for a, b in zip(pairs.left, pairs.right, strict=True)])
+    expected = evaluation.tar_at_far(score[pairs.same == 1], score[pairs.same == 0], 0.1).value
+    result = run("ijb-means", ijb_set, model)
+    assert result.metrics["TAR@0.1"] == expected
+    assert result.metrics["TAR@0.1"] != run("ijb", ijb_set, model).metrics["TAR@0.1"]
+    assert "N0 D0 F0 (norm kept, detector score, flip)" in result.notes
+    assert "every image of a template counts alike, whatever its medium" in result.notes
 
 
 def test_ijb_searches_both_galleries(model, ijb_set):

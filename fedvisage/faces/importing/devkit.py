@@ -64,9 +64,6 @@ def listed_images(tree: Tree) -> Callable[[Listed], list[str]]:
             raise FedVisageError(
                 f"{listed.file} may mean {twice[0]} or {twice[1]} of {tree.name}: keep one of them there"
             )
-        if not any(found):
-            first = f"the first one missing is '{listed.paths[0]}'"
-            raise FedVisageError(f"{listed.file}: 0 of {len(found):,} images are in {tree.name}; {first}")
         return [files[0] if files else path for files, path in zip(found, listed.paths, strict=True)]
 
     return place

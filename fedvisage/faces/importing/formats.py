@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from fedvisage.core.errors import FedVisageError, nearest
 from fedvisage.faces.importing.bins import read_bin
+from fedvisage.faces.importing.fedfr import SIGN, read_fedfr
 from fedvisage.faces.importing.finding import AS_LISTED, PathMapping
 from fedvisage.faces.importing.ijba import read_ijba
 from fedvisage.faces.importing.manifest import read_manifest, read_megaface
@@ -46,6 +47,7 @@ def _never(files: list[str]) -> bool:
 
 
 FORMATS: Mapping[str, Format] = {
+    "fedfr": Format("FedFR's split of MS1MV2, as its scripts write it", read_fedfr, _has(SIGN)),
     "recordio": Format("InsightFace `train.rec` (with `.idx`, `.lst`, `property`)", read_recordio, _has(r".+\.rec")),
     "bin": Format("InsightFace `.bin` verification set", read_bin, _never),
     "manifest": Format("CSV or Parquet with columns path, identity, domain, split", read_manifest, _never),

@@ -41,7 +41,7 @@ def read_manifest(path: Path) -> Source:
         if not _SPLIT.fullmatch(name):
             raise FedVisageError(f"{path}: '{name[:40]}' cannot name a split")
     if any(splits):
-        source.lists = lambda kept: _image_lists(kept, source.labels, splits)
+        source.lists = lambda kept: image_lists(kept, source.labels, splits)
         source.tally = lambda there: image_tallies(source, there, splits, str(path))
     return source
 
@@ -57,7 +57,7 @@ def image_tallies(source: Source, there: NDArray[np.bool_], parts: Sequence[str]
     return tallies
 
 
-def _image_lists(kept: Indices, labels: Indices, parts: Sequence[str]) -> dict[str, Listing]:
+def image_lists(kept: Indices, labels: Indices, parts: Sequence[str]) -> dict[str, Listing]:
     """A list of images per name, with the number of each one's person in the set."""
     lists: dict[str, Listing] = {}
     names = np.array(parts)
@@ -135,12 +135,14 @@ def read_megaface(tree: Tree) -> Source:
     source.keeps_duplicates = True
 
     def lists(kept: Indices) -> dict[str, Listing]:
-        both = _image_lists(kept, source.labels, parts)
+        both = image_lists(kept, source.labels, parts)
         chosen = np.flatnonzero(np.array(noisy, dtype=bool) & (kept >= 0))
         return both | {"noise": ImageList(kept[chosen], _set_labels(kept, source.labels)[kept[chosen]])}
 
     source.lists = lists
-    source.tally = lambda there: image_tallies(source, there, parts, tree.name)
+    known = set(tree.files)
+    present = np.array([path in known for path in paths], dtype=bool)
+    source.tally = lambda there: image_tallies(source, there & present, parts, tree.name)
     source.notes += [note for one in listed.values() for note in one.notes]
     for part, published in PUBLISHED_NOISE.items():
         if files.get(_NOISE[part]) and len(noise[part]) != published:

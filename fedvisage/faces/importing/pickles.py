@@ -58,7 +58,7 @@ class _Kind:
     code: str
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Array:
     """An array of integers or booleans: its items in the order of memory, little-endian."""
 

@@ -14,6 +14,7 @@ import os
 import re
 import struct
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -60,6 +61,7 @@ class RecordFile:
     def _read(self, offset: int, most: int) -> tuple[bytes, int]:
         """The content, and where the next record begins."""
         parts: list[bytes] = []
+        taken = 0
         while True:
             kind, length = self._head(offset)
             if kind not in ((_WHOLE, _FIRST) if not parts else (_MIDDLE, _LAST)):
@@ -69,10 +71,11 @@ class RecordFile:
             if len(data) != wanted or offset + 8 + length > self.bytes:
                 raise FedVisageError(f"{self.path} is truncated: the record at byte {offset:,} is not all there")
             parts.append(data)
+            taken += wanted + len(_MAGIC)
             offset += 8 + (length + 3) // 4 * 4
             if kind in (_WHOLE, _LAST):
                 return _MAGIC.join(parts), offset
-            if sum(map(len, parts)) > MOST_BYTES:
+            if taken > MOST_BYTES:
                 raise FedVisageError(f"{self.path}: the record before byte {offset:,} is too large")
 
     def _head(self, offset: int) -> tuple[int, int]:
@@ -110,24 +113,46 @@ def unpack(content: bytes, where: str) -> tuple[tuple[float, ...], int]:
     return (struct.unpack_from(f"<{flag}f", content, _HEADER.size) if flag else (label,)), end
 
 
+@dataclass(frozen=True)
+class RecordImages:
+    """The images of a `.rec` file: where each one's record begins, and the number of its person."""
+
+    file: RecordFile
+    places: Indices
+    people: Indices
+    said: tuple[float, ...]
+    """The labels of record 0, where it is no image."""
+
+    def read(self, number: int) -> bytes:
+        """An image as it is encoded."""
+        content = self.file.read(int(self.places[number]))
+        return content[unpack(content, f"{self.file.path}, image {number + 1}")[1] :]
+
+    def called(self, number: int) -> str:
+        """What an image is called in the report."""
+        return f"{self.file.path.name}, image {number + 1}"
+
+
+def open_images(rec: Path) -> RecordImages:
+    """The images of a `.rec` file by its index, or by walking through it; only headers are read."""
+    file = RecordFile(rec)
+    keys, places = _index(rec, file)
+    said: tuple[float, ...] = ()
+    if len(keys):
+        chosen, said = _of_images(file, keys, places)
+        places = places[chosen]
+    if not len(places):
+        raise FedVisageError(f"there are no images in {rec}")
+    return RecordImages(file, places, _labels(file, places), said)
+
+
 def read_recordio(path: Path) -> Source:
     """A source of the images of `path` (a `.rec` file, or a folder that has one in it or below)."""
     rec = _find(path)
-    file = RecordFile(rec)
-    keys, places = _index(rec, file)
-    if len(keys):
-        places = places[_of_images(file, keys, places)]
-    if not len(places):
-        raise FedVisageError(f"there are no images in {rec}")
-    numbers = _labels(file, places)
-    people, labels = np.unique(numbers, return_inverse=True)
+    images = open_images(rec)
+    people, labels = np.unique(images.people, return_inverse=True)
     names, notes = _names(rec, people.tolist())
-
-    def read(number: int) -> bytes:
-        content = file.read(int(places[number]))
-        return content[unpack(content, f"{rec}, image {number + 1}")[1] :]
-
-    source = Source(names, labels.astype(np.int64), read, lambda number: f"{rec.name}, image {number + 1}")
+    source = Source(names, labels.astype(np.int64), images.read, images.called)
     source.notes += notes + _compare_with_property(rec, len(people))
     others = sorted(entry.name for entry in rec.parent.glob("*.bin"))
     if others:
@@ -173,10 +198,15 @@ def frame(content: bytes) -> bytes:
     return out
 
 
-def _find(path: Path) -> Path:
+def refuse_archive(path: Path) -> None:
+    """Refuse a zip archive, in which records cannot be read by their place."""
     if path.suffix.lower() == ".zip" and path.is_file():
         said = f"unzip '{path}' -d '{path.with_suffix('')}'"
         raise FedVisageError(f"{path}: records are not read inside an archive. Unpack it: {said}")
+
+
+def _find(path: Path) -> Path:
+    refuse_archive(path)
     if path.is_file():
         return path
     found = sorted(path.glob("*.rec")) or sorted(path.rglob("*.rec"))
@@ -204,15 +234,20 @@ def _index(rec: Path, file: RecordFile) -> tuple[Indices, Indices]:
         raise FedVisageError(f"{idx} should hold a key and a place per line")
     if len(table) and not 0 <= table[:, 1].min() <= table[:, 1].max() < file.bytes:
         raise FedVisageError(f"{idx} names places beyond the end of {rec.name}: is one of them truncated?")
-    begins = np.sort(table[:, 1])
+    begins = np.unique(table[:, 1])
     ends = np.array([file.end(place) for place in begins.tolist()], np.int64)
     wrong = np.flatnonzero(np.append(begins, file.bytes) != np.append(0, ends))
-    if len(table) and len(wrong):
-        place = np.append(0, ends)[wrong[0]]
+    if len(table) and (len(wrong) or len(begins) < len(table)):
+        place = np.append(0, ends)[wrong[0]] if len(wrong) else _first_twice(table[:, 1])
         said = f"{idx} does not name the record of {rec.name} at byte {place:,} once: is one of them truncated?"
         raise FedVisageError(f"{said} Without {idx.name}, all records are read")
     table = table[np.argsort(table[:, 0], kind="stable")]
     return table[:, 0], table[:, 1]
+
+
+def _first_twice(places: Indices) -> int:
+    found, count = np.unique(places, return_counts=True)
+    return int(found[count > 1][0])
 
 
 def _walk(file: RecordFile) -> tuple[Indices, Indices]:
@@ -230,27 +265,27 @@ def _walk(file: RecordFile) -> tuple[Indices, Indices]:
     return keys[order], places[order]
 
 
-def _of_images(file: RecordFile, keys: Indices, places: Indices) -> NDArray[np.bool_]:
-    """Which records are images: record 0 and those behind the images are not, where record 0 says where they end.
+def _of_images(file: RecordFile, keys: Indices, places: Indices) -> tuple[NDArray[np.bool_], tuple[float, ...]]:
+    """Which records are images, and the labels of record 0 where it and those behind the images are not.
 
-    It says so where it has two labels or more and either no image or more labels than record 1.
+    Record 0 says where the images end if it has two labels or more and either no image or more labels than record 1.
     """
     everything = np.ones(len(keys), bool)
     content = file.read(int(places[0]), _HEAD)
     labels, start = unpack(content, f"{file.path}, record {keys[0]}")
     if keys[0] != 0 or len(labels) < 2:
-        return everything
+        return everything, ()
     if len(content) - start > _NO_IMAGE:
         next_labels = (
             unpack(file.read(int(places[1]), _HEAD), f"{file.path}, record {keys[1]}")[0] if len(keys) > 1 else ()
         )
         if not 0 < len(next_labels) < len(labels):
-            return everything
+            return everything, ()
     chosen = (keys >= 1) & (keys < labels[0])
     if not 1 <= labels[0] <= keys[-1] + 1 or chosen.sum() != int(labels[0]) - 1:
         said = f"its record 0 speaks of {labels[0] - 1:,.0f} images, and there are {chosen.sum():,} of them"
         raise FedVisageError(f"{file.path}: {said}. Is it or its .idx truncated?")
-    return chosen
+    return chosen, labels
 
 
 def _labels(file: RecordFile, places: Indices) -> Indices:

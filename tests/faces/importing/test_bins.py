@@ -6,6 +6,7 @@ import os
 import pickle
 import pickletools
 import random
+import re
 import sys
 import tracemalloc
 from pathlib import Path
@@ -118,6 +119,45 @@ def test_files_as_packers_write_them_are_imported_and_damaged_ones_are_one_clear
         except FedVisageError:
             continue
         assert len(images) == 2 * len(same)
+
+
+LISTING = DATA / "lists" / "bin" / "small_lfw.opcodes.txt"
+
+
+def from_listing(listing: str) -> tuple[bytes, list[bytes]]:
+    """A pickle with the instructions of a listing by `pickletools`, and the images that stand in for those left out.
+
+    Each image is as long as the listing's offsets leave room for; `SHORT_BINBYTES` is the letter of the array's type.
+    """
+    lines = [re.fullmatch(r" *(\d+): (\S+) +(\w+) *(.*)", line) for line in listing.splitlines()[:-1]]
+    found = [line.groups() for line in lines if line]
+    codes = {opcode.name: opcode.code.encode("latin-1") for opcode in pickletools.opcodes}
+    sizes = {"PROTO": 1, "BINPUT": 1, "BINGET": 1, "BININT1": 1, "BININT2": 2, "BININT": 4}
+    data, images = b"", []
+    for number, (at, _, name, argument) in enumerate(found):
+        assert len(data) == int(at)
+        data += codes[name]
+        if name in sizes:
+            data += int(argument).to_bytes(sizes[name], "little", signed=name == "BININT")
+        elif name == "GLOBAL":
+            data += argument.strip("'").replace(" ", "\n").encode() + b"\n"
+        elif name == "BINUNICODE":
+            data += len(argument.strip("'")).to_bytes(4, "little") + argument.strip("'").encode()
+        elif name == "SHORT_BINBYTES":
+            data += b"\x01b"
+        elif name == "BINBYTES":
+            room = int(found[number + 1][0]) - len(data) - 4
+            images.append(np.random.default_rng(number).bytes(room))
+            data += room.to_bytes(4, "little") + images[-1]
+    return data, images
+
+
+@pytest.mark.skipif(not LISTING.exists(), reason="no real lists: set FEDVISAGE_DATA")
+def test_the_instructions_of_insightfaces_own_file_are_followed() -> None:
+    """`small_lfw.bin` with noise for its twenty faces."""
+    data, images = from_listing(LISTING.read_text())
+    assert (len(data), len(images)) == (108_463, 20)
+    assert parse_bin(data) == (images, [True] * 10)
 
 
 class Bomb:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from dataset_files import bring_in, damage, image, shows
+from dataset_files import MUTATIONS, bring_in, damage, image, put_records, record, shows
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -110,26 +110,6 @@ def test_labels_may_be_arrays_and_there_may_be_no_first_record(tmp_path: Path) -
     assert source.read(1) == image(2)
 
 
-def record(labels: tuple[float, ...], key: int, data: bytes) -> bytes:
-    """As MXNet packs it: one label stands in the header, several behind it."""
-    if len(labels) == 1:
-        return struct.pack("<IfQQ", 0, labels[0], key, 0) + data
-    return struct.pack("<IfQQ", len(labels), 0.0, key, 0) + struct.pack(f"<{len(labels)}f", *labels) + data
-
-
-def put_records(folder: Path, records: dict[int, bytes], index: bool = True) -> Path:
-    """Records in this order in the file."""
-    folder.mkdir(parents=True, exist_ok=True)
-    whole, lines = b"", ""
-    for key, content in records.items():
-        lines += f"{key}\t{len(whole)}\n"
-        whole += frame(content)
-    (folder / "train.rec").write_bytes(whole)
-    if index:
-        (folder / "train.idx").write_text(lines)
-    return folder
-
-
 @pytest.mark.parametrize("index", [True, False])
 @pytest.mark.parametrize(("labels", "data"), [((7.0, 3.0), image(6)), ((7.0, 3.0, 30.0), b""), ((7.0, 3.0), b"")])
 def test_parts_of_ms1m_as_fedfrs_scripts_write_them(
@@ -180,6 +160,16 @@ def test_a_file_that_ends_between_two_records_is_noticed(folder: Path) -> None:
     (folder / "train.rec").write_bytes((folder / "train.rec").read_bytes()[: file.scan()[4]])
     with pytest.raises(FedVisageError, match="record 0 speaks of 6 images, and there are 3 of them"):
         read_recordio(folder)
+
+
+def test_an_index_that_names_one_long_record_often_is_refused_at_once(tmp_path: Path) -> None:
+    """A record of 20,000 parts, named 20,000 times: 400 million steps if each were followed."""
+    part = MAGIC_BYTES + struct.pack("<I", 2 << 29)
+    ends = [MAGIC_BYTES + struct.pack("<I", kind << 29 | 24) + bytes(24) for kind in (1, 3)]
+    (tmp_path / "train.rec").write_bytes(ends[0] + part * 20_000 + ends[1])
+    (tmp_path / "train.idx").write_text("".join(f"{key}\t0\n" for key in range(20_000)))
+    with pytest.raises(FedVisageError, match=r"does not name the record of train\.rec at byte 0 once"):
+        read_recordio(tmp_path)
 
 
 def test_boxes_of_objects_are_not_people(tmp_path: Path) -> None:
@@ -245,7 +235,7 @@ def test_real_indices_and_lists_are_followed_and_damage_never_loses_an_image_uns
     chance = random.Random(1)
     for path in list(tmp_path.iterdir()):
         good = path.read_bytes()
-        for _ in range(100 if path.suffix == ".rec" else 1000):
+        for _ in range(MUTATIONS):
             path.write_bytes(damage(good, chance))
             try:
                 assert len(read_recordio(tmp_path)) == len(keys)
