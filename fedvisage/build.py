@@ -19,10 +19,11 @@ from fedvisage.core.codec import State, load_state
 from fedvisage.core.errors import FedVisageError
 from fedvisage.core.flat import layout
 from fedvisage.core.method import METHODS, REGULARISERS, WEIGHTINGS, Component, Method, PartyFaces, Weighting
-from fedvisage.core.parcel import BACKBONE, BUFFERS, OPTIMISER, Tensors
+from fedvisage.core.parcel import BACKBONE, BUFFERS, Tensors
 from fedvisage.core.phase import VALIDATOR
 from fedvisage.core.randomness import Streams
 from fedvisage.core.registry import Registry
+from fedvisage.core.rule import RULES, Mean, rule_of
 from fedvisage.core.weights import COUNTER, Weights
 from fedvisage.faces.faceset import FaceSet
 from fedvisage.faces.opening import open_source
@@ -60,6 +61,9 @@ def build_parts(recipe: Recipe, compared: str = "") -> Parts:
     own, settings = not compared, recipe.federation
     weighting = _make(WEIGHTINGS, recipe, "weighting", (own and recipe.weighting) or {"name": method.default_weighting})
     others: list[Component] = []
+    rule = _make(RULES, recipe, "aggregation", recipe.aggregation)
+    if type(rule) is not Mean:
+        others.append(rule)
     regulariser = (own and recipe.regulariser) or {"name": method.default_regulariser or NONE}
     if regulariser["name"] != NONE:
         if not method.keeps_class_embeddings:
@@ -110,7 +114,7 @@ def resolve(recipe: Recipe) -> Recipe:
     parts = build_parts(recipe)
     _check_local_work(recipe, parts)
     _check_batchnorm(recipe, parts)
-    _check_aggregation(recipe, parts)
+    _check_aggregation(recipe)
     _check_centres(recipe, parts)
     _check_frozen_stages(recipe)
     _check_weighting(recipe, parts)
@@ -119,6 +123,7 @@ def resolve(recipe: Recipe) -> Recipe:
     tables = {
         "method": _table(recipe.method["name"], parts.method),
         "weighting": _table(recipe.weighting.get("name", parts.method.default_weighting), parts.weighting),
+        "aggregation": _table(recipe.aggregation["name"], rule_of(parts.others)),
         "regulariser": _table(recipe.regulariser.get("name", parts.method.default_regulariser) or NONE, regulariser),
     }
     return recipe.model_copy(update=tables)
@@ -155,12 +160,12 @@ def _check_batchnorm(recipe: Recipe, parts: Parts) -> None:
         )
 
 
-def _check_aggregation(recipe: Recipe, parts: Parts) -> None:
+def _check_aggregation(recipe: Recipe) -> None:
     """Control variates and momenta are sums over parties: they mean nothing after a median, or clipped."""
-    rule = recipe.federation.aggregation
-    if rule != "mean" and any(OPTIMISER in phase.up for phase in parts.method.phases()):
-        name = recipe.method["name"]
-        raise FedVisageError(f"method '{name}' needs plain averages: federation.aggregation = '{rule}' breaks them")
+    rule = recipe.aggregation["name"]
+    for name in (recipe.method["name"], *recipe.compare):
+        if rule != "mean" and METHODS[name].needs_mean:
+            raise FedVisageError(f"method '{name}' needs plain averages: aggregation '{rule}' breaks them")
 
 
 def _check_centres(recipe: Recipe, parts: Parts) -> None:
@@ -171,9 +176,9 @@ def _check_centres(recipe: Recipe, parts: Parts) -> None:
         raise FedVisageError(f"centre.groups: method '{recipe.method['name']}' has no global model to fit a centre to")
     if recipe.federation.batchnorm == "local":
         raise FedVisageError("centre.groups: federation.batchnorm = 'local' leaves no generic model: use 'average'")
-    if recipe.federation.aggregation != "mean":
-        rule = recipe.federation.aggregation
-        raise FedVisageError(f"centre.groups needs plain sums: federation.aggregation = '{rule}' breaks them")
+    rule = recipe.aggregation["name"]
+    if rule != "mean":
+        raise FedVisageError(f"centre.groups needs plain sums: aggregation '{rule}' breaks them")
 
 
 def _check_frozen_stages(recipe: Recipe) -> None:
@@ -204,10 +209,9 @@ def _check_weighting(recipe: Recipe, parts: Parts) -> None:
             f"weighting '{name}' mixes whole models, but with federation.batchnorm = 'local' a part of them stays at "
             "the parties: use 'average'"
         )
-    if settings.aggregation != "mean":
-        raise FedVisageError(
-            f"weighting '{name}' has no say where federation.aggregation = '{settings.aggregation}': use 'mean'"
-        )
+    rule = recipe.aggregation["name"]
+    if rule != "mean":
+        raise FedVisageError(f"weighting '{name}' has no say under aggregation '{rule}': use 'mean'")
     asked = any(phase.roles == {VALIDATOR} for phase in parts.weighting.phases())
     share = recipe.partition
     there = share.validators or share.file or any(group.role == VALIDATOR for group in share.groups.values())
@@ -227,8 +231,8 @@ def _check_together(recipe: Recipe, parts: Parts) -> None:
         reason = "it does not average the parties' models"
     elif weighting not in ("samples", "equal"):
         reason = f"weighting '{weighting}' needs each party's model"
-    elif settings.aggregation != "mean":
-        reason = f"federation.aggregation = '{settings.aggregation}' needs each party's model"
+    elif recipe.aggregation["name"] != "mean":
+        reason = f"aggregation '{recipe.aggregation['name']}' needs each party's model"
     elif settings.keep_local or settings.batchnorm == "local":
         reason = "parties keep models of their own (federation.keep_local, federation.batchnorm)"
     else:

@@ -24,8 +24,10 @@ from fedvisage.core.parcel import (
     group_bytes,
 )
 from fedvisage.core.phase import VALIDATOR, Phase
+from fedvisage.core.rule import rule_of
 from fedvisage.core.weights import Weights
 from fedvisage.costs import GPUS, UTILISATION, compute, crowds, exchanges, pooled, set_size, taking_part, watch_pass
+from fedvisage.federation.stack import BLOCK_BYTES
 from fedvisage.models import Backbone
 from fedvisage.studies import Cell, Study, cells, load_study
 
@@ -60,6 +62,9 @@ def make_plan(recipe: Recipe, people: int | None = None, images: int | None = No
     share = recipe.federation.participation
     there = {phase.name: sum(taking_part(phase, role, crowd, share) for role in phase.roles) for phase in phases}
     wire = [row for phase in phases for row in _phase_rows(phase, sizes, parties, there[phase.name])]
+    each_seen = rule_of(parts.components).needs == "individual"
+    for row in wire if each_seen else ():
+        row["how"] += ", each seen" if row["how"] in ("weighted_sum", "mean") else ""
     alone = parties == 1 and all(row["who"] == "parties" for row in wire)
     state = group_bytes(weights.backbone) + group_bytes(weights.buffers)
     individual = sum(row["bytes"] for row in wire if row["how"] == "individual" and row["group"] != "statistics")
@@ -89,7 +94,7 @@ def make_plan(recipe: Recipe, people: int | None = None, images: int | None = No
         "server_step": step,
         "compute": compute(recipe, parts.method, assembly, model, size, crowd) if size else {},
         "memory": {
-            "server": 2 * state + individual * participants + int(step.get("memory", 0)),
+            "server": 2 * state + individual * participants + 2 * BLOCK_BYTES * each_seen + int(step.get("memory", 0)),
             "party": 4 * state + activation_bytes(model, recipe.training.batch_size),
         },
     }

@@ -117,8 +117,12 @@ def test_an_unknown_method_is_answered_with_the_nearest() -> None:
         ({"training.learning_rate": float("nan")}, "training.learning_rate"),
         ({"training.momentum": 1.0}, "training.momentum"),
         ({"training.epochs": 1, "training.steps": 5}, "training: give epochs or steps, not both"),
-        ({"federation.aggregation": "norm-clipping"}, "norm-clipping needs 'clip'"),
-        ({"federation.aggregation": "average"}, "federation.aggregation"),
+        (
+            {"federation.aggregation": "trimmed-mean", "federation.trim": 0.2},
+            'federation: aggregation is a table of its own: write [aggregation] with name = "trimmed-mean" and '
+            "trim = 0.2 instead",
+        ),
+        ({"aggregation.trim": 0.2, "aggregation.name": 3}, "[aggregation] needs a name"),
         ({"faces.size": 8}, "faces.size"),
         ({"faces.images_per_identity": "many"}, "faces.images_per_identity"),
         ({"evaluation.fars": [0.0]}, "evaluation.fars.0"),
@@ -172,7 +176,13 @@ def test_a_wrong_value_is_one_line_that_says_where(changes: dict[str, Any], mess
             },
             "keeps what one party learns at the start",
         ),
-        ({"method.name": "scaffold", "federation.aggregation": "median"}, "'scaffold' needs plain averages"),
+        ({"method.name": "scaffold", "aggregation.name": "median"}, "'scaffold' needs plain averages"),
+        ({"method.name": "pfm", "aggregation.name": "median"}, "'pfm' needs plain averages"),
+        ({"compare": ["mimelite"], "aggregation.name": "median"}, "'mimelite' needs plain averages"),
+        ({"aggregation.name": "medain"}, "unknown aggregation rule 'medain': did you mean 'median'"),
+        ({"aggregation": {"name": "median", "trim": 0.1}}, "[aggregation]: unknown key 'trim'"),
+        ({"aggregation": {"name": "trimmed-mean", "trim": 0.5}}, "[aggregation]: trim"),
+        ({"aggregation": {"name": "norm-clipping"}}, "[aggregation]: clip: Field required"),
     ],
 )
 def test_what_only_the_parts_know_is_checked_before_anything_runs(changes: dict[str, Any], message: str) -> None:
@@ -263,3 +273,9 @@ def test_an_empty_file_is_the_default_recipe(tmp_path: Path) -> None:
 def test_a_recipe_cannot_be_changed_afterwards() -> None:
     with pytest.raises(ValueError, match="frozen"):
         load_recipe("smoke").seed = 3  # type: ignore[misc]
+
+
+def test_changes_are_left_as_they_were_given() -> None:
+    changes = {"weighting": {"name": "fv"}, "weighting.overlap": True}
+    assert load_recipe("smoke", changes).weighting == {"name": "fv", "overlap": True}
+    assert changes == {"weighting": {"name": "fv"}, "weighting.overlap": True}

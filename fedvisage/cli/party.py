@@ -48,9 +48,8 @@ def _asked(recipe: Recipe, policy: Policy) -> tuple[list[str], list[dict[str, An
     rows: dict[tuple[str, ...], dict[str, Any]] = {}
     for compared in ("", *recipe.compare):
         parts, name = build_parts(recipe, compared), compared or str(recipe.method["name"])
-        asked = recipe.federation
-        found = policy.objections(name, parts.components, asked.rounds, asked.aggregation)
-        singly = seen_singly(parts.components, asked.aggregation)
+        found = policy.objections(name, parts.components, recipe.federation.rounds)
+        singly = seen_singly(parts.components)
         if parts.method.pools:
             found.append(f"{name} pools images, and images never leave a party")
         for line in found:

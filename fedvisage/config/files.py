@@ -9,6 +9,7 @@ import json
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin
@@ -30,7 +31,7 @@ def load_recipe(source: str | Path, changes: Mapping[str, Any] | None = None) ->
     text, where = _read(str(source))
     table = _parse(text, f"recipe {where}")
     table.setdefault("method", dict(Recipe().method))
-    for path, value in (changes or {}).items():
+    for path, value in deepcopy(dict(changes or {})).items():  # one change may reach into the table that another gives
         _put(table, path, value)
     return validated(Recipe, table, f"recipe {where}")
 

@@ -226,15 +226,15 @@ class Guard(Section):
     max_samples: Count = 100_000_000
 
 
+_OF_RULES = {"trimmed-mean": ("trim",), "norm-clipping": ("clip",)}
+
+
 class Federation(Section):
     """Rounds, participation, aggregation and how the in-process transport uses this machine."""
 
     rounds: Count = 10
     participation: Share = 1.0
     quorum: Share = 0.5
-    aggregation: Literal["mean", "median", "trimmed-mean", "norm-clipping"] = "mean"
-    trim: Annotated[float, Field(ge=0, lt=0.5)] = 0.1
-    clip: Positive | None = None
     batchnorm: Literal["average", "local", "recalibrate"] = "average"
     keep_local: bool = False
     evaluate_every: Annotated[int, Field(ge=0)] = 0
@@ -250,11 +250,18 @@ class Federation(Section):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     guard: Guard = Guard()
 
-    @model_validator(mode="after")
-    def _clip_needs_a_bound(self) -> Federation:
-        if self.aggregation == "norm-clipping" and self.clip is None:
-            raise ValueError("norm-clipping needs 'clip', the norm to clip updates to")
-        return self
+    @model_validator(mode="before")
+    @classmethod
+    def _rule_has_a_table(cls, table: Any) -> Any:
+        """Recipes of earlier versions that say what is now the default are read; others are told what to write."""
+        if not isinstance(table, dict):
+            return table
+        rule = table.get("aggregation", "mean")
+        options = {name: table[name] for name in _OF_RULES.get(str(rule), ()) if table.get(name) is not None}
+        if rule != "mean":
+            said = " and ".join([f'name = "{rule}"', *(f"{name} = {value}" for name, value in options.items())])
+            raise ValueError(f"aggregation is a table of its own: write [aggregation] with {said} instead")
+        return {name: value for name, value in table.items() if name not in ("aggregation", "trim", "clip")}
 
 
 class Evaluation(Section):
@@ -300,6 +307,8 @@ class Recipe(Section):
     """How much each party counts: a name (`samples`, `equal`, ...) and its options; by default the method's choice."""
     regulariser: dict[str, Any] = {}
     """What the server does to class embeddings: a name and its options, or `none`; by default the method's choice."""
+    aggregation: dict[str, Any] = {"name": "mean"}
+    """What the server makes of the answers: a rule's name (`mean`, `median`, ...) and its options."""
     federation: Federation = Federation()
     centre: Centre = Centre()
     evaluation: Evaluation = Evaluation()
@@ -309,8 +318,9 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _parts_have_names(self) -> Recipe:
-        for part, example in (("method", "fedavg"), ("weighting", "equal"), ("regulariser", "spreadout")):
+        parts = {"method": "fedavg", "weighting": "equal", "regulariser": "spreadout", "aggregation": "median"}
+        for part, example in parts.items():
             table = getattr(self, part)
-            if (table or part == "method") and not isinstance(table.get("name"), str):
+            if (table or part in ("method", "aggregation")) and not isinstance(table.get("name"), str):
                 raise ValueError(f'[{part}] needs a name, such as name = "{example}"')
         return self

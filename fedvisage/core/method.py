@@ -312,6 +312,8 @@ class Method(Component):
     """Whether only the parties' own models mean anything."""
     roles: ClassVar[frozenset[str]] = frozenset({TRAINER, SOURCE})
     """Who may be in a partition besides validators: everybody else would be left out, or could not train."""
+    needs_mean: ClassVar[bool] = False
+    """Whether its sums mean something else than an average of answers, so that no other aggregation rule will do."""
     default_weighting: ClassVar[str] = "samples"
     default_regulariser: ClassVar[str] = ""
     """The server regulariser that belongs to the method, if any."""

@@ -156,9 +156,8 @@ class FaceDesk:
     def _check(self) -> None:
         """Refuse a run that the policy forbids, or that this party cannot serve."""
         invitation, own = self.invitation, self.folder.settings
-        asked = invitation.recipe.federation
-        components = invitation.parts.components
-        found = self.folder.policy.objections(invitation.method, components, asked.rounds, asked.aggregation)
+        rounds = invitation.recipe.federation.rounds
+        found = self.folder.policy.objections(invitation.method, invitation.parts.components, rounds)
         if found:
             self._refuse(f"policy: {'; '.join(found)}")
         if invitation.parts.method.pools:

@@ -20,7 +20,9 @@ from fedvisage.core.flat import columns, in_order, pack_flat, zeros_flat
 from fedvisage.core.method import Result
 from fedvisage.core.parcel import Parcel, Tensors, group_bytes
 from fedvisage.core.phase import Phase
+from fedvisage.core.rule import Mean, Rule
 from fedvisage.core.weights import snapshot
+from fedvisage.federation.stack import Stack
 
 CHUNKS = 64
 SPILL_BYTES = 64 << 20
@@ -190,22 +192,19 @@ class Aggregator:
         self,
         phase: Phase,
         cohort: Sequence[str],
-        rule: str = "mean",
-        trim: float = 0.1,
-        clip: float | None = None,
+        rule: Rule | None = None,
         individual: frozenset[str] = frozenset(),
         spill: Path = Path(),
     ) -> None:
-        self.phase, self.rule, self.trim, self.clip = phase, rule, trim, clip
+        self.phase, self.rule = phase, rule or Mean()
         self._position = {party: position for position, party in enumerate(cohort)}
-        robust = rule in ("median", "trimmed-mean")
-        summed = {group: how for group, how in phase.up.items() if how != "individual"}
-        self._summed = {} if robust else summed
-        self._robust = summed if robust else {}
+        self._summed = {group: how for group, how in phase.up.items() if how != "individual"}
         kept = {group for group, how in phase.up.items() if how == "individual"}
         self._kept = {group: Individuals(spill / group) for group in sorted(kept | (individual & set(phase.up)))}
-        self._all = {group: Individuals(spill / f"{group}.robust") for group in self._robust}
-        self._sums = {how: OrderedSum(len(cohort)) for how in set(self._summed.values())}
+        seen = self.rule.needs == "individual" and self._summed
+        self._stack = Stack(spill / "answers") if seen else None
+        self._sent = Stack(spill / "sent")
+        self._sums = {} if seen else {how: OrderedSum(len(cohort)) for how in set(self._summed.values())}
         self._weights: dict[str, float] = {}
         self._statistics: dict[str, dict[str, float]] = {}
         self.absent: dict[str, str] = {}
@@ -215,17 +214,18 @@ class Aggregator:
         """Count one accepted answer. Its tensors may be overwritten afterwards."""
         self._weights[party] = weight
         self._statistics[party] = answer.statistics
-        for group, kept in (self._kept | self._all).items():
+        for group, kept in self._kept.items():
             kept.add(party, answer.get(group))
-        shrink = 1.0
-        if self.rule == "norm-clipping" and self.clip is not None and norm > self.clip:
-            shrink = self.clip / norm
+        groups = {group: answer[group] for group in self._summed if answer.get(group)}
+        if self._stack is not None:
+            if not len(self._stack.parties):
+                self._sent.add("", {group: _start(sent.get(group), own) for group, own in groups.items()})
+            self._stack.add(party, groups, answer.rest)
+            return
+        groups = self.rule.contribution(groups, sent, norm)
         for how, sums in self._sums.items():
-            summed = [group for group, kind in self._summed.items() if kind == how]
-            groups = {group: answer[group] for group in summed if answer.get(group)}
-            if shrink < 1:
-                groups = {group: _shrunk(sent.get(group), tensors, shrink) for group, tensors in groups.items()}
-            sums.put(self._position[party], (groups, weight if how == "weighted_sum" else 1.0), answer.rest)
+            own = {group: tensors for group, tensors in groups.items() if self._summed[group] == how}
+            sums.put(self._position[party], (own, weight if how == "weighted_sum" else 1.0), answer.rest)
 
     def skip(self, party: str, reason: str) -> None:
         """Note that a party's answer does not count."""
@@ -252,10 +252,14 @@ class Aggregator:
             for group, tensors in sums.total.items():
                 torch._foreach_div_(columns(tensors)[0], divisor)
                 reduced[group] = tensors
-        for group, answers in self._all.items():
-            reduced[group] = robust_mean([answers[party] for party in order], self.rule, self.trim)
+        if self._stack is not None and order:
+            weights = [self._weights[party] for party in order]
+            vector = self.rule.reduce(self._stack.keep(order), weights, self._sent.keep([""]))
+            reduced = self._stack.groups(vector)
+            self._stack.forget()
+            self._sent.forget()
         return Result(
-            reduced={group: reduced.get(group, {}) for group in self.phase.up if group in self._summed | self._robust},
+            reduced={group: reduced.get(group, {}) for group in self.phase.up if group in self._summed},
             individual=dict(self._kept),
             statistics={party: self._statistics[party] for party in order},
             weights={party: self._weights[party] / total if total else 1 / len(order) for party in order},
@@ -263,19 +267,6 @@ class Aggregator:
         )
 
 
-def _shrunk(start: Tensors, values: Tensors, share: float) -> Tensors:
-    """The part `share` of the way from `start` to `values`; values without a start are left as they are."""
-    return {n: torch.lerp(start[n], value, share) if n in start else value for n, value in values.items()}
-
-
-def robust_mean(answers: Sequence[Tensors], rule: str, trim: float) -> Tensors:
-    """Coordinate-wise median or trimmed mean; every party counts the same.
-
-    The median of an even number is the mean of the middle two; `trim` is the share cut off at each end.
-    """
-    cut = (len(answers) - 1) // 2 if rule == "median" else min(int(trim * len(answers)), (len(answers) - 1) // 2)
-    out: Tensors = {}
-    for name in answers[0]:
-        stacked = torch.stack([answer[name] for answer in answers]).sort(dim=0).values
-        out[name] = stacked[cut : len(answers) - cut].mean(dim=0)
-    return out
+def _start(sent: Tensors, values: Tensors) -> Tensors:
+    """What went down of a group; zeros where nothing did."""
+    return {name: sent.get(name, torch.zeros_like(value)) for name, value in values.items()}

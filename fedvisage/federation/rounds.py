@@ -22,6 +22,7 @@ from fedvisage.core.method import Component, Context, Joined, Method, Rates, Res
 from fedvisage.core.parcel import BACKBONE, Parcel, Stamp, Tensors
 from fedvisage.core.phase import Phase
 from fedvisage.core.randomness import Streams
+from fedvisage.core.rule import rule_of
 from fedvisage.federation.aggregation import Aggregator
 from fedvisage.federation.bounds import History
 from fedvisage.federation.checkpoint import Book, Checkpoints
@@ -112,6 +113,7 @@ class Federation:
         self.embedding_size = embedding_size
         self.watch, self.observe, self.rates = watch, observe, rates
         self.assembly = Assembly([method, weighting, *others])
+        self.rule = rule_of(others)
         self.steps = schedule(self.assembly.components, settings.rounds)
 
     def run(self) -> tuple[State, Book]:
@@ -268,9 +270,7 @@ class Federation:
         aggregator = Aggregator(
             phase,
             sorted(parcels),
-            self.settings.aggregation,
-            self.settings.trim,
-            self.settings.clip,
+            self.rule,
             self.weighting.individual if phase.trains else frozenset(),
             self.folder / "spill" / phase.name,
         )

@@ -21,6 +21,7 @@ from fedvisage.core.flat import Layout, layout
 from fedvisage.core.method import Component, Context, Images, Joined, Party, Result, broadcast
 from fedvisage.core.parcel import BACKBONE, BUFFERS, CENTRES, Parcel, Tensors
 from fedvisage.core.phase import LEARNERS, Phase
+from fedvisage.core.sealing import Answer
 from fedvisage.faces.shares import POOLED
 from fedvisage.models import LEAST_PEOPLE, check_centre_name
 from fedvisage.training import means_of_people
@@ -49,7 +50,7 @@ class FitCentres(Component):
         """The final model."""
         return broadcast(server, (BACKBONE, BUFFERS), cohort)
 
-    def centre(self, party: Party, parcel: Parcel) -> Parcel:
+    def centre(self, party: Party, parcel: Parcel) -> Answer:
         """The party's sum for each group."""
         model, faces = party.load(parcel), party.faces.train
         people = {group: self._people(party.name, group, faces) for group in self.groups}
@@ -61,7 +62,7 @@ class FitCentres(Component):
             if group in enough:
                 sums[group][:-1] = torch.from_numpy(means[own].sum(axis=0))
                 sums[group][-1] = int(np.count_nonzero(own))
-        return Parcel({CENTRES: sums})
+        return party.answer(tensors={CENTRES: sums})
 
     def _people(self, party: str, group: str, faces: Images) -> NDArray[np.bool_]:
         """Which of a party's people (C,) are of a group; nobody without labels."""

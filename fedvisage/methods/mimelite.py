@@ -30,6 +30,7 @@ class MimeLite(FedAvg):
     """Global momentum at the parties, from full gradients at the global model."""
 
     summary: ClassVar[str] = "global momentum at every local step, from a second pass over each party's images"
+    needs_mean: ClassVar[bool] = True
     backbone_momentum: ClassVar[float | None] = 0.0
 
     classifier: Literal["private"] = "private"

@@ -42,6 +42,7 @@ class PFM(FedAvg):
 
     summary: ClassVar[str] = "global momentum spread over the local steps; class embeddings keep their own, privately"
     default_weighting: ClassVar[str] = "equal"
+    needs_mean: ClassVar[bool] = True
     backbone_momentum: ClassVar[float | None] = 0.0
 
     classifier: Literal["private"] = "private"

@@ -31,6 +31,7 @@ class Scaffold(FedAvg):
 
     summary: ClassVar[str] = "FedAvg with control variates that correct each party's drift"
     default_weighting: ClassVar[str] = "equal"
+    needs_mean: ClassVar[bool] = True
     backbone_momentum: ClassVar[float | None] = 0.0
 
     classifier: Literal["private"] = "private"

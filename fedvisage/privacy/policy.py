@@ -88,9 +88,7 @@ class Policy(BaseModel):
                 raise ValueError(f"unknown demand '{demand}': {nearest(demand, UNMET)}")
         return require
 
-    def objections(
-        self, method: str, components: Sequence[Component], rounds: int, aggregation: str = "mean"
-    ) -> list[str]:
+    def objections(self, method: str, components: Sequence[Component], rounds: int) -> list[str]:
         """Everything that speaks against taking part in a run; nothing where it may."""
         found = [f"it demands {UNMET[demand]}, which this version cannot give" for demand in self.require]
         if ANY not in self.methods and method not in self.methods:
@@ -100,7 +98,7 @@ class Policy(BaseModel):
         for phase, directions in declared_groups(components).items():
             for group in self._forbidden(directions["up"]):
                 found.append(f"{group} may not leave, and phase '{phase}' sends it")
-        for phase, groups in seen_singly(components, aggregation).items():
+        for phase, groups in seen_singly(components).items():
             for group in groups:
                 if self.groups.get(group, INDIVIDUAL) == SUM:
                     found.append(

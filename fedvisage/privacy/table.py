@@ -7,20 +7,20 @@ from collections.abc import Sequence
 from fedvisage.core.assembly import Assembly
 from fedvisage.core.method import Component, Weighting
 from fedvisage.core.parcel import GROUPS, STATISTICS
-
-KEEPS_EACH = ("median", "trimmed-mean")
-"""Rules of aggregation for which the server keeps the answers one by one."""
+from fedvisage.core.rule import rule_of
 
 
 def declared_groups(components: Sequence[Component]) -> dict[str, dict[str, dict[str, str]]]:
     """Per phase, the groups that go `down` (to whom) and come `up` (reduced how)."""
     table: dict[str, dict[str, dict[str, str]]] = {}
-    watched = _watched(components)
+    seen, watched = rule_of(components).needs == "individual", _watched(components)
     for phase in Assembly(components).phases.values():
         down: dict[str, str] = dict(phase.down)
         up: dict[str, str] = dict(phase.up)
         if phase.trains:
             up |= {group: f"{how}, each seen" for group, how in up.items() if group in watched}
+        if seen:
+            up |= {group: f"{how}, each seen" for group, how in phase.up.items() if how != "individual"}
         if phase.sends:
             down[STATISTICS] = ", ".join(phase.sends)
         if phase.reports or phase.may_report:
@@ -29,9 +29,9 @@ def declared_groups(components: Sequence[Component]) -> dict[str, dict[str, dict
     return table
 
 
-def seen_singly(components: Sequence[Component], aggregation: str = "mean") -> dict[str, list[str]]:
+def seen_singly(components: Sequence[Component]) -> dict[str, list[str]]:
     """Per phase, the groups of which the server sees every party's own: not in a sum only."""
-    watched, keeps_each = _watched(components), aggregation in KEEPS_EACH
+    watched, keeps_each = _watched(components), rule_of(components).needs == "individual"
     return {
         phase.name: [
             group

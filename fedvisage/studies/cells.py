@@ -23,6 +23,7 @@ from fedvisage.build import resolve
 from fedvisage.config import Recipe, validated
 from fedvisage.core.errors import FedVisageError, nearest
 from fedvisage.core.method import METHODS, REGULARISERS, WEIGHTINGS, Component
+from fedvisage.core.rule import RULES
 from fedvisage.report.people_map import Alike
 from fedvisage.studies.definition import Measure, home, load_study, merged
 
@@ -36,6 +37,7 @@ PARTS: dict[str, Mapping[str, type[Component]]] = {
     "method": METHODS,
     "weighting": WEIGHTINGS,
     "regulariser": REGULARISERS,
+    "aggregation": RULES,
 }
 
 
@@ -116,6 +118,8 @@ class Cell:
         """What names the cell's result: the settings that are not the defaults."""
         said = self._bare().model_dump(mode="json", exclude_none=True, exclude_defaults=True)
         for part, registry in PARTS.items():
+            if part == "aggregation" and part not in said:
+                continue  # cells from before there were rules have none
             table = dict(said.get(part, {}))
             if table.get("name") in registry:
                 fields = registry[table["name"]].model_fields

@@ -239,11 +239,12 @@ def test_the_report_and_the_model_are_there_and_the_model_embeds(ran: Ran) -> No
 
 
 def test_two_workers_give_the_bits_of_none(tmp_path: Path) -> None:
-    inline = run(NEWCOMER, tmp_path / "inline", {"federation.aggregation": "norm-clipping", "federation.clip": 0.1})
+    clipped = {"aggregation": {"name": "norm-clipping", "clip": 0.1}}
+    inline = run(NEWCOMER, tmp_path / "inline", clipped)
     workers = run(
         NEWCOMER,
         tmp_path / "workers",
-        {"federation.aggregation": "norm-clipping", "federation.clip": 0.1, "federation.workers": 2},
+        {**clipped, "federation.workers": 2},
     )
     assert bits(inline.server()) == bits(workers.server())
     assert (inline.folder / "metrics.jsonl").read_bytes() == (workers.folder / "metrics.jsonl").read_bytes()
@@ -259,7 +260,7 @@ def test_every_batchnorm_policy_runs_to_the_end(policy: str, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("rule", ["median", "trimmed-mean"])
 def test_robust_rules_run_to_the_end(rule: str, tmp_path: Path) -> None:
-    done = run("fedavg", tmp_path / "run", {"federation.aggregation": rule, "federation.rounds": 1})
+    done = run("fedavg", tmp_path / "run", {"aggregation.name": rule, "federation.rounds": 1})
     assert bits(done.server()[BACKBONE]) != bits(load_state(done.folder / "start.safetensors")[BACKBONE])
 
 

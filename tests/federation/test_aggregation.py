@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from fedvisage.core.errors import FedVisageError
 from fedvisage.core.flat import pack_flat
 from fedvisage.core.method import Result
 from fedvisage.core.parcel import BACKBONE, BUFFERS, OPTIMISER, PRIVATE_EMBEDDINGS, Parcel, Tensors
 from fedvisage.core.phase import Phase
-from fedvisage.federation import aggregation
-from fedvisage.federation.aggregation import CHUNKS, Aggregator, InOrder, OrderedSum, chunk_size, robust_mean
+from fedvisage.core.rule import Rule, Vectors
+from fedvisage.federation import aggregation, stack
+from fedvisage.federation.aggregation import CHUNKS, Aggregator, InOrder, OrderedSum, chunk_size
+from fedvisage.methods.rules import Median, NormClipping, TrimmedMean
 
 PHASE = Phase("train", up={BACKBONE: "weighted_sum", BUFFERS: "mean"}, trains=True)
 SIZES = [1, 2, 63, 64, 65, 200]
@@ -176,37 +180,82 @@ def row(*values: float) -> Tensors:
     return {"t": torch.tensor(values, dtype=torch.float32)}
 
 
-def test_the_median_is_coordinate_wise_and_averages_the_middle_two() -> None:
+def reduce(folder: Path, rule: Rule, answers: Sequence[Tensors], sent: Tensors | None = None) -> Tensors:
+    cohort = names(len(answers))
+    aggregator = Aggregator(SUMMED, cohort, rule, spill=folder)
+    for party, tensors in reversed(list(zip(cohort, answers, strict=True))):
+        aggregator.add(party, Parcel({BACKBONE: tensors}), 1.0, 0.0, Parcel({BACKBONE: sent or {}}))
+    return aggregator.result().reduced[BACKBONE]
+
+
+SUMMED = Phase("train", up={BACKBONE: "weighted_sum"}, trains=True)
+
+
+def test_the_median_is_coordinate_wise_and_averages_the_middle_two(tmp_path: Path) -> None:
     """By hand: of 1, 9, 2 the median is 2; of 1, 9, 2, 4 it is (2 + 4) / 2."""
     three = [row(1, 10), row(9, 30), row(2, 20)]
-    assert robust_mean(three, "median", 0)["t"].tolist() == [2, 20]
-    assert robust_mean([*three, row(4, 0)], "median", 0)["t"].tolist() == [3, 15]
-    assert robust_mean([row(5, 6)], "median", 0)["t"].tolist() == [5, 6]
+    assert reduce(tmp_path, Median(), three)["t"].tolist() == [2, 20]
+    assert reduce(tmp_path, Median(), [*three, row(4, 0)])["t"].tolist() == [3, 15]
+    assert reduce(tmp_path, Median(), [row(5, 6)])["t"].tolist() == [5, 6]
 
 
-def test_the_trimmed_mean_cuts_the_same_share_at_both_ends() -> None:
+def test_the_trimmed_mean_cuts_the_same_share_at_both_ends(tmp_path: Path) -> None:
     """By hand: of 0, 1, 2, 3, 100 without the smallest and the largest the mean is 2."""
     five = [row(100), row(1), row(0), row(3), row(2)]
-    assert robust_mean(five, "trimmed-mean", 0.2)["t"].tolist() == [2]
-    assert robust_mean(five, "trimmed-mean", 0.1)["t"].tolist() == pytest.approx([106 / 5])
-    assert robust_mean(five, "trimmed-mean", 0.49)["t"].tolist() == [2]
-    assert robust_mean([row(1), row(3)], "trimmed-mean", 0.49)["t"].tolist() == [2]
+    assert reduce(tmp_path, TrimmedMean(trim=0.2), five)["t"].tolist() == [2]
+    assert reduce(tmp_path, TrimmedMean(trim=0.1), five)["t"].tolist() == pytest.approx([106 / 5])
+    assert reduce(tmp_path, TrimmedMean(trim=0.49), five)["t"].tolist() == [2]
+    assert reduce(tmp_path, TrimmedMean(trim=0.49), [row(1), row(3)])["t"].tolist() == [2]
 
 
-@pytest.mark.parametrize(("rule", "wanted"), [("median", 2.0), ("trimmed-mean", 2.0)])
-def test_a_robust_rule_ignores_weights_and_one_liar(rule: str, wanted: float) -> None:
-    phase = Phase("train", up={BACKBONE: "weighted_sum"}, trains=True)
-    aggregator = Aggregator(phase, ["a", "b", "c"], rule, trim=0.34)
+@pytest.mark.parametrize("rule", [Median(), TrimmedMean(trim=0.34)])
+def test_a_robust_rule_ignores_weights_and_one_liar(rule: Rule, tmp_path: Path) -> None:
+    aggregator = Aggregator(SUMMED, ["a", "b", "c"], rule, spill=tmp_path)
     for name, value, weight in (("c", 1e6, 1e6), ("a", 1.0, 1.0), ("b", 2.0, 1.0)):
         aggregator.add(name, Parcel({BACKBONE: {"t": torch.tensor([value])}}), weight, 0.0, Parcel())
-    assert aggregator.result().reduced[BACKBONE]["t"].tolist() == [wanted]
+    assert aggregator.result().reduced[BACKBONE]["t"].tolist() == [2.0]
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()], "the answers' files are removed"
+
+
+@pytest.mark.parametrize("rule", [Median(), TrimmedMean(trim=0.2)])
+def test_blocks_of_coordinates_give_the_bits_of_the_whole(
+    rule: Rule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Against torch's sort of everything at once, over tensors of several shapes and dtypes."""
+    generator = torch.Generator().manual_seed(3)
+    shapes = {"a": (7, 3), "b": (), "c": (11,)}
+    for kind in (torch.float32, torch.float64):
+        answers = [
+            {n: torch.randn(shape, generator=generator).to(kind) for n, shape in shapes.items()} for _ in range(6)
+        ]
+        monkeypatch.setattr(stack, "BLOCK_BYTES", 200)
+        found = reduce(tmp_path, rule, answers)
+        cut = rule.cut(6)  # type: ignore[attr-defined]
+        for name in shapes:
+            slow = torch.stack([answer[name] for answer in answers]).sort(dim=0).values[cut : 6 - cut].mean(dim=0)
+            assert torch.equal(found[name], slow)
+            assert found[name].dtype == kind
+
+
+class Farthest(Rule):
+    """A rule over whole vectors: the answer that is farthest from what went down."""
+
+    needs: ClassVar[Literal["sum", "individual"]] = "individual"
+
+    def reduce(self, answers: Vectors, weights: Sequence[float], sent: Vectors) -> Tensor:
+        apart = answers.block(0, answers.size) - sent.block(0, sent.size)
+        return torch.from_numpy(answers.block(0, answers.size)[int((apart**2).sum(axis=1).argmax())])
+
+
+def test_a_rule_may_look_at_whole_vectors_and_at_what_went_down(tmp_path: Path) -> None:
+    found = reduce(tmp_path, Farthest(), [row(9, 9), row(-5, 0), row(8, 8)], sent=row(8, 8))
+    assert found["t"].tolist() == [-5, 0]
 
 
 def test_norm_clipping_shortens_the_step_and_keeps_its_direction() -> None:
     """From (1, 1) by (3, 4), norm 5, clipped to 1: (1.6, 1.8). The second stays; equal weights average the two."""
-    phase = Phase("train", up={BACKBONE: "weighted_sum"}, trains=True)
     down = Parcel({BACKBONE: {"t": torch.ones(2)}})
-    aggregator = Aggregator(phase, ["a", "b"], "norm-clipping", clip=1.0)
+    aggregator = Aggregator(SUMMED, ["a", "b"], NormClipping(clip=1.0))
     aggregator.add("a", Parcel({BACKBONE: {"t": torch.tensor([4.0, 5.0])}}), 1.0, 5.0, down)
     aggregator.add("b", Parcel({BACKBONE: {"t": torch.tensor([1.0, 1.5])}}), 1.0, 0.5, down)
     assert aggregator.result().reduced[BACKBONE]["t"].tolist() == pytest.approx([1.3, 1.65])

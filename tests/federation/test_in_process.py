@@ -21,6 +21,7 @@ from fedvisage.core.parcel import BACKBONE, BUFFERS, Parcel, Stamp
 from fedvisage.core.randomness import Streams
 from fedvisage.core.sealing import Answer
 from fedvisage.federation import Failure, Federation, Host, InProcess, Workers
+from fedvisage.methods.rules import NormClipping
 
 MANY = {f"p{number:02d}": "trainer" for number in range(12)}
 
@@ -52,7 +53,9 @@ class CannotStart:
 
 
 def run(folder: Path, transport: Any, parties: dict[str, str], **settings: Any) -> Any:
-    federation = Federation(Toy(), ByNumber(), [], parties, transport, Settings(**settings), folder, Streams(1), {}, 4)
+    federation = Federation(
+        Toy(), ByNumber(), [NormClipping(clip=1.0)], parties, transport, Settings(**settings), folder, Streams(1), {}, 4
+    )
     try:
         return federation.run()[0]
     finally:
@@ -82,7 +85,7 @@ def trained(transport: Any, generations: dict[str, str], round: int = 1) -> dict
 def test_two_workers_give_the_bits_of_none(tmp_path: Path) -> None:
     for name in ("inline", "workers"):
         (tmp_path / name).mkdir()
-    settings = {"rounds": 3, "participation": 0.6, "aggregation": "norm-clipping", "clip": 1.0}
+    settings = {"rounds": 3, "participation": 0.6}
     inline = run(tmp_path / "inline", InProcess(maker(tmp_path / "inline", MANY)), MANY, **settings)
     workers = run(tmp_path / "workers", Workers(maker(tmp_path / "workers", MANY), 2), MANY, **settings)
     for group in (BACKBONE, BUFFERS):

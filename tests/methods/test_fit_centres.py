@@ -152,7 +152,7 @@ def test_workers_give_the_same_bits_and_without_the_key_there_is_no_centre(ran: 
         ({"centre__groups": ["pairs"]}, "no centre can be called 'pairs'"),
         ({"method__name": "alone", "compare": []}, "'alone' has no global model to fit a centre to"),
         ({"federation__batchnorm": "local", "partition__test": 0, "partition__validation": 0}, "leaves no generic"),
-        ({"federation__aggregation": "median"}, "needs plain sums: federation.aggregation = 'median' breaks them"),
+        ({"aggregation__name": "median"}, "needs plain sums: aggregation 'median' breaks them"),
     ],
 )
 def test_a_centre_that_cannot_be_is_refused_before_the_run(changes: dict[str, Any], says: str, tmp_path: Path) -> None:

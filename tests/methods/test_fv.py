@@ -349,7 +349,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "'alone' has no model to mix": {"method": {"name": "alone"}},
     "'central' has no model to mix": {"method": {"name": "central"}},
     r"federation.batchnorm = 'local'.*use 'average'": {"federation": {"batchnorm": "local"}},
-    r"federation.aggregation = 'median'.*use 'mean'": {"federation": {"aggregation": "median"}},
+    r"under aggregation 'median': use 'mean'": {"aggregation": {"name": "median"}},
     r"\[weighting\]: unknown key 'phi'": {"weighting": {"name": "fv", "phi": 1}},
     r"\[weighting\]: smoothing: Input should be less than or equal to 1": {"weighting": {"name": "fv", "smoothing": 2}},
 }

@@ -118,7 +118,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "'correction' is not that of plain averaging": {"method": {"name": "fedprox"}},
     "'train' is not that of plain averaging": {"method": {"name": "fedfr"}, "partition": {"public": 3}},
     "does not average": {"method": {"name": "alone"}},
-    "needs each party's model": {"federation": {"together": 8, "aggregation": "median"}},
+    "needs each party's model": {"federation": {"together": 8}, "aggregation": {"name": "median"}},
     "keep models of their own": {"federation": {"together": 8, "keep_local": True}},
     "shared class embeddings": {"method": {"name": "fedavg", "classifier": "shared"}},
 }

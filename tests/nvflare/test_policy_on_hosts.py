@@ -48,7 +48,7 @@ def test_a_party_that_keeps_its_class_embeddings_refuses_fedgc(
 def test_a_party_whose_model_may_leave_in_sums_only_refuses_a_median(
     hosts: Hosts, strict: PartyFolder, tmp_path: Path
 ) -> None:
-    changes = {"federation.aggregation": "median", "federation.evaluate_every": 0, "federation.rounds": 1}
+    changes = {"aggregation.name": "median", "federation.evaluate_every": 0, "federation.rounds": 1}
     out = tmp_path / "run"
     fv.run(recipe_with(tmp_path, changes), out=out, on=hosts.folder)
     assert list(absent(out)["join", 0]) == ["party-01"]

@@ -15,6 +15,7 @@ from fedvisage.core.parcel import BACKBONE, BUFFERS, GROUPS, PERSONAL, PRIVATE_E
 from fedvisage.deploy.party import PartyFolder, open_party_folder
 from fedvisage.deploy.party import Settings as PartySettings
 from fedvisage.methods.fedavg import FedAvg
+from fedvisage.methods.rules import Median, TrimmedMean
 from fedvisage.methods.separation import GradientCorrection
 from fedvisage.privacy import Policy, Refused, declared_groups
 
@@ -68,8 +69,8 @@ def test_being_seen_singly_must_be_written_out() -> None:
     each = Policy(groups={**Policy().groups, BACKBONE: "individual", BUFFERS: "individual"})
     assert Policy().objections("fedavg", fv, 1) == [singly(BACKBONE), singly(BUFFERS)]
     assert each.objections("fedavg", fv, 1) == []
-    assert Policy().objections("fedavg", [FedAvg()], 1, "median") == [singly(BACKBONE), singly(BUFFERS)]
-    assert each.objections("fedavg", [FedAvg()], 1, "trimmed-mean") == []
+    assert Policy().objections("fedavg", [FedAvg(), Median()], 1) == [singly(BACKBONE), singly(BUFFERS)]
+    assert each.objections("fedavg", [FedAvg(), TrimmedMean()], 1) == []
     summed = Policy(groups={**Policy().groups, PRIVATE_EMBEDDINGS: "sum"})
     assert summed.objections("fedgc", fedgc, 1) == [singly(PRIVATE_EMBEDDINGS)]
     assert summed.objections("fedavg", [FedAvg(classifier="shared")], 1) == []
