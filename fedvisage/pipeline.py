@@ -55,7 +55,7 @@ from fedvisage.report import write_report
 from fedvisage.runfolder import RunResult, prepare_folder, refuse_recipe_inside, set_aside
 from fedvisage.scoring import Score, TestSet, headline, mean_score, open_test
 from fedvisage.training import choose_device, rates_of, threads
-from fedvisage.verdict import conclusion, judged, mean_judged, training_centres, with_people
+from fedvisage.verdict import conclusion, mean_judged, scored, training_centres
 
 Watch = Callable[[Event], None]
 EVALUATION = "evaluation.json"
@@ -197,7 +197,7 @@ class _Run:
         """
         shares = [share for name, share in self.partition.parties.items() if party in ("", name)]
         centres = {} if self.hosting else training_centres(model, self.faces, shares)
-        return with_people(test.score(model, curve=True), judged(model, test, self.validation, centres))
+        return scored(model, test, self.validation, centres)
 
     def _partition(self) -> Partition:
         path = self.folder / "partition.json"

@@ -97,7 +97,11 @@ class TestSet:
 
     def score(self, model: Backbone, curve: bool = False) -> Score:
         """`accuracy` and its spread over folds, `tar` by FAR, and what the report draws; with the ROC's `curve`."""
-        return self.score_embeddings(embed_images(model, self.faces, flip=self.settings.flip, normalise=True), curve)
+        return self.score_embeddings(self.embeddings(model, self.settings.flip), curve)
+
+    def embeddings(self, model: Backbone, flip: bool) -> NDArray[np.float32]:
+        """Embeddings (N, d) of the images at unit length, with mirrored images added where `flip` says so."""
+        return embed_images(model, self.faces, flip=flip, normalise=True)
 
     def score_embeddings(self, embeddings: NDArray[np.float32], curve: bool = False) -> Score:
         """`score` from embeddings (N, d) of the images, at unit length."""

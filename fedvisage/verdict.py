@@ -83,25 +83,36 @@ def training_centres(model: Backbone, faces: FaceSet, shares: Sequence[Share]) -
     return {name: total[:-1] / total[-1] for name, total in sums.items()}
 
 
-def judged(
-    model: Backbone, test: TestSet, validation: TestSet | None, centres: Mapping[str, Floats]
-) -> dict[str, dict[str, Any]]:
-    """Return a model's score by variant with each test person's influence, and how much room its embeddings use.
+def scored(model: Backbone, test: TestSet, validation: TestSet | None, centres: Mapping[str, Floats]) -> Score:
+    """Return a model's scores on the test people; those that the run's answer rests on are under `people`.
 
-    Under `EVERYBODY` over all test people, and under the name of each domain that the test has.
+    These say by variant how the model scores on test and validation people, how much each test person moves that, and
+    how much room the embeddings use. Each domain of the test has the same of its own.
     """
-    found: dict[str, dict[str, Any]] = {
-        part: {"test": {}, "validation": {}, "influence": {}} for part in (EVERYBODY, *test.domains)
-    }
-    for name, people in (("test", test), ("validation", validation)):
-        if people is None:
-            continue
-        embeddings = embed_images(model, people.faces, flip=False, normalise=True)
-        for part, record in found.items():
-            images = people.domains[part].images if part in people.domains else np.arange(len(people.labels))
-            if part == EVERYBODY or part in people.domains:
-                _score(record, name, embeddings[images], people.labels[images], people.faces.names, part, centres)
-    return found
+    plain = test.embeddings(model, flip=False)
+    score = test.score_embeddings(test.embeddings(model, flip=True) if test.settings.flip else plain, curve=True)
+    parts = (EVERYBODY, *test.domains)
+    found: dict[str, dict[str, Any]] = {part: {"test": {}, "validation": {}, "influence": {}} for part in parts}
+    _add_scores(found, "test", test, plain, centres)
+    if validation:
+        _add_scores(found, "validation", validation, validation.embeddings(model, flip=False), centres)
+    for name, own in score.get("domains", {}).items():
+        own["people"] = found[name]
+    return score | {"people": found[EVERYBODY]}
+
+
+def _add_scores(
+    found: Mapping[str, dict[str, Any]],
+    name: str,
+    people: TestSet,
+    embeddings: NDArray[np.float32],
+    centres: Mapping[str, Floats],
+) -> None:
+    """Add the scores of all people, and of each domain's, under `test` or `validation`."""
+    for part, record in found.items():
+        images = people.domains[part].images if part in people.domains else np.arange(len(people.labels))
+        if part == EVERYBODY or part in people.domains:
+            _score(record, name, embeddings[images], people.labels[images], people.faces.names, part, centres)
 
 
 def _score(
@@ -128,12 +139,6 @@ def _score(
             record[name][variant] = one.score
             if name == "test":
                 record["influence"][variant] = packed(one.influence)
-
-
-def with_people(score: Score, found: Mapping[str, dict[str, Any]]) -> Score:
-    """Return a score with what `judged` found, its domains' under each domain."""
-    domains = {name: own | {"people": found[name]} for name, own in score.get("domains", {}).items()}
-    return score | {"people": found[EVERYBODY]} | ({"domains": domains} if domains else {})
 
 
 def mean_judged(each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
