@@ -41,17 +41,24 @@ _TEXT = (".txt", ".csv", ".tsv", ".json", ".lst")
 def read_folders(tree: Tree) -> Source:
     """Image folders: one folder per person."""
     paths = images_in(tree)
-    tops = {path.rpartition("/")[0] for path in paths}
-    loose = [path for path in paths if "/" not in path] if len(tops - {""}) == 1 else []
-    kept = [path for path in paths if path not in set(loose)]
+    kept = _together(paths)
     source = of_files(tree, kept, identities_of(kept))
-    _say_strays(source, loose, "the folder that holds the others")
+    _say_strays(source, sorted(set(paths) - set(kept)), "the folders that hold the others")
     _say_unlabelled(source)
     lists = [path for path in tree.files if path.lower().endswith(_TEXT)]
     if lists:
         more = f" and {len(lists) - 3:,} more" if len(lists) > 3 else ""
         source.remarks.append(f"not read: {', '.join(lists[:3])}{more}; --pairs takes a list of pairs")
     return source
+
+
+def _together(paths: list[str]) -> list[str]:
+    """The images without those loose beside one folder that holds the others, or beside CFP's."""
+    folders = [path.rpartition("/")[0] for path in paths]
+    sided = [path for path, folder in zip(paths, folders, strict=True) if folder.rpartition("/")[2] in SIDES]
+    if len(sided) > len(paths) / 2:
+        return sided
+    return [path for path in paths if "/" in path] if len(set(folders) - {""}) == 1 else paths
 
 
 def read_pairs(tree: Tree, given: Path | None = None, mapping: PathMapping = AS_LISTED) -> Source:

@@ -320,8 +320,9 @@ def test_cfp_without_its_numbers_and_in_train_and_test_folders_is_the_same() -> 
 
 
 def test_images_of_cfp_without_its_protocol_are_500_people() -> None:
-    source = read_folders(Drawn("cfp", cfp_images(), {"Readme.txt": b""}))
+    source = read_folders(Drawn("cfp", [*cfp_images(), "cover.jpg"], {"Readme.txt": b""}))
     assert (len(source.names), len(source)) == (500, 7000)
+    assert any("cover.jpg" in text for text in source.remarks)
 
 
 @pytest.mark.parametrize(("change", "place"), mutations(crlf, marked, tabs, trailing, moved, cut))
