@@ -218,12 +218,15 @@ class Guard(Section):
     norm_bound: Positive | None = None
     """Largest accepted norm of a backbone update; it replaces the three comparisons below."""
     norm_multiple: Positive | None = 20.0
-    """Largest update as a multiple of the party's own earlier ones and of those usual in its role, per local step."""
+    """Largest update in multiples of what is usual in the party's role per local step; half as many of its own."""
     model_multiple: Positive | None = 10.0
     """Largest update as a multiple of the norm of the model that went down; in the first round the only bound."""
     norm_floor: Annotated[float, Field(ge=0)] = 0.01
     """Updates up to this share of the norm of the model that went down are always accepted."""
     max_samples: Count = 100_000_000
+    """Most images of a party."""
+    max_classes: Count = 1_000_000
+    """Most people of a party: the server may have to hold a class embedding for each."""
 
 
 _OF_RULES = {"trimmed-mean": ("trim",), "norm-clipping": ("clip",)}

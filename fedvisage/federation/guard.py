@@ -210,8 +210,9 @@ class Guard:
             raise Refused(Kind.COUNT, f"{values['classes']:,.0f} classes cannot share {values['samples']:,.0f} samples")
 
     def _check_count(self, party: str, name: str, value: float) -> None:
-        if value != int(value) or not 1 <= value <= self.rules.max_samples:
-            raise Refused(Kind.COUNT, f"{name} = {value:g} is not a count between 1 and {self.rules.max_samples:,}")
+        most = self.rules.max_classes if name == "classes" else self.rules.max_samples
+        if value != int(value) or not 1 <= value <= most:
+            raise Refused(Kind.COUNT, f"{name} = {value:g} is not a count between 1 and {most:,}")
         known = self.joined.get(party)
         if known and not self.phase.counts and value != getattr(known, name):
             raise Refused(Kind.COUNT, f"{name} = {value:g}, but {getattr(known, name):,} at joining")

@@ -239,6 +239,9 @@ def test_nobody_joins_with_more_people_than_images() -> None:
     by = Guard(phase, STAMP, frozenset({"ann"}), {}, RULES)
     with pytest.raises(Refused, match="8 classes cannot share 7 samples"):
         by.check("ann", Parcel({}, {"samples": 7.0, "classes": 8.0}, STAMP), {}, Parcel())
+    by = Guard(phase, STAMP, frozenset({"ann"}), {}, Rules(max_classes=5))
+    with pytest.raises(Refused, match="classes = 6 is not a count between 1 and 5"):
+        by.check("ann", Parcel({}, {"samples": 7.0, "classes": 6.0}, STAMP), {}, Parcel())
 
 
 @pytest.mark.parametrize(("declared", "passes"), [({}, 999.0), ({PRIVATE_EMBEDDINGS: 1.5}, 1.4)])
