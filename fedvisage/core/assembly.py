@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 from fedvisage.core.codec import State
 from fedvisage.core.errors import FedVisageError
 from fedvisage.core.flat import Layout
-from fedvisage.core.method import Component, Context, Joined, Party, Result
+from fedvisage.core.interceptor import Chain
+from fedvisage.core.method import Component, Context, Joined, Party, Result, Weighting
 from fedvisage.core.parcel import PRIVATE_EMBEDDINGS, Parcel
 from fedvisage.core.phase import Phase
 from fedvisage.core.rows import check_owners, rows_of, without_rows
@@ -17,7 +17,7 @@ from fedvisage.core.sealing import Answer, is_ours, nothing_follows
 
 
 class Assembly:
-    """All components of a run. Each phase has one owner; the others may extend it and act around it."""
+    """All components of a run. Each phase has one owner; rows and interceptors join in what training phases send."""
 
     def __init__(self, components: Sequence[Component]) -> None:
         self.components = tuple(components)
@@ -25,16 +25,17 @@ class Assembly:
         """Whether all of them come with this package; of others the core cannot know what they do to a model."""
         self.phases: dict[str, Phase] = {}
         self._owner: dict[str, Component] = {}
-        self.rows = rows_of(self.components)
-        for owner in self.components:
-            for phase in owner.phases():
-                check_owners(owner, phase)
-                if phase.name in self.phases:
-                    raise FedVisageError(f"two components bring a phase called '{phase.name}'")
-                for other in self._others(owner):
-                    phase = other.extend(phase)
-                phase = self.rows.extend(phase) if self.rows else phase
-                self.phases[phase.name], self._owner[phase.name] = phase, owner
+        self.rows, self.chain = rows_of(self.components), Chain(self.components)
+        brought: list[tuple[Component, Phase]] = [
+            (owner, phase) for owner in self.chain.links for phase in owner.before_phases()
+        ]
+        brought += [(owner, phase) for owner in self.components for phase in owner.phases()]
+        for owner, phase in brought:
+            check_owners(owner, phase)
+            if phase.name in self.phases:
+                raise FedVisageError(f"two components bring a phase called '{phase.name}'")
+            phase = self.rows.extend(phase) if self.rows else phase
+            self.phases[phase.name], self._owner[phase.name] = phase, owner
         for phase in self.phases.values():
             if phase.beside:
                 self._check_beside(phase)
@@ -52,9 +53,6 @@ class Assembly:
         if wrong:
             raise FedVisageError(f"phase '{phase.name}' cannot run beside '{phase.beside}': {wrong}")
 
-    def _others(self, owner: Component) -> list[Component]:
-        return [component for component in self.components if component is not owner]
-
     def start(self, context: Context) -> State:
         """The first server state: what every component adds to it."""
         state: State = {}
@@ -66,8 +64,6 @@ class Assembly:
         """What goes down, per party."""
         owner, seen = self._owner[phase.name], self.hidden(server)
         parcels = owner.plan(phase, seen, cohort, context)
-        for other in self._others(owner):
-            other.planned(phase, seen, parcels, context)
         if self.rows and phase.trains:
             for party, parcel in parcels.items():
                 if PRIVATE_EMBEDDINGS in parcel.tensors:
@@ -88,30 +84,28 @@ class Assembly:
         party.live = self.nothing_follows(phase)
         if self.rows and phase.trains:
             self.rows.receive(party, parcel)
-        work = partial(owner.local, phase, party, parcel)
-        for other in self._others(owner):
-            work = partial(other.around, phase, party, parcel, work)
-        answer = work()
+        answer = owner.local(phase, party, parcel)
         if not isinstance(answer, Answer) or answer.maker is not party:
             what = f"phase '{phase.name}' of {type(owner).__name__}"
             raise FedVisageError(f"{what} must return what party.answer(...) made in this exchange; nothing was sent")
-        return answer
+        return self.chain.outgoing(phase, party, answer, parcel) if self.chain else answer
 
     def nothing_follows(self, phase: Phase) -> bool:
         """Whether the core knows that nobody writes to a party's model once a phase's answer is made."""
         owner = self._owner[phase.name]
         half = getattr(type(owner), phase.name, None)
-        after = [type(other).around for other in self._others(owner)]
-        known = all(around is Component.around or nothing_follows(around) for around in after)
-        return type(owner).local is Component.local and half is not None and nothing_follows(half) and known
+        known = type(owner).local is Component.local and half is not None and nothing_follows(half)
+        return known and not self.chain
 
     def absorb(self, phase: Phase, server: State, result: Result, context: Context) -> State:
         """The server state after the accepted answers."""
         owner, before = self._owner[phase.name], server
         shown = without_rows(result) if self.rows else result
+        self.chain.reduced(phase, shown, context)
         server = owner.absorb(phase, self.hidden(server), shown, context)
-        for other in self._others(owner):
-            server = other.absorbed(phase, server, shown, context)
+        for weighting in self.components if phase.trains else ():
+            if isinstance(weighting, Weighting):
+                server = weighting.keep(phase, server, shown, context)
         if self.rows is None:
             return server
         server = self.hidden(server)
@@ -133,13 +127,13 @@ class Assembly:
         owner = self._owner[phase.name]
         server = self.hidden(server)
         shapes = owner.expect(phase, server, party, parcel, context)
-        for other in self._others(owner):
-            shapes |= other.expected(phase, server, party, parcel, context)
-        return shapes | self.rows.expected(party, context) if self.rows and phase.trains else shapes
+        if self.rows and phase.trains:
+            shapes |= self.rows.expected(party, context)
+        return self.chain.expected(phase, shapes)
 
 
 def with_groups(phase: Phase, **more: object) -> Phase:
-    """A phase with groups or numbers added, for `Component.extend`."""
+    """A phase with groups or numbers added."""
     changes: dict[str, object] = {}
     for name, addition in more.items():
         present = getattr(phase, name)

@@ -3,9 +3,9 @@
 A component brings phases. In each phase the server half plans (what goes down to whom), the party half answers
 (what comes up), and the server half absorbs the answers. A method is the component that also makes the first
 server state; weightings, the evaluation at parties and BatchNorm recalibration are components too, so they compose with
-any method. For a phase called `train` the three parts are `plan_train`, `train` and `absorb_train`. A component may
-also have a hand in the phases of others (`extend`, `planned`, `around`, `absorbed`), so that a server regulariser is
-one component that any method can be combined with.
+any method. For a phase called `train` the three parts are `plan_train`, `train` and `absorb_train`. Four
+kinds of parts join in the training phases of any method: `Weighting`, `rule.Rule`, `Regulariser` and
+`interceptor.Interceptor`.
 
 State is plain data (see `codec.State`): checkpoints, the wire, resume and audits are generic.
 """
@@ -234,21 +234,6 @@ class Component(BaseModel):
         """What this component puts into the first server state."""
         return {}
 
-    def extend(self, phase: Phase) -> Phase:
-        """Another component's phase with this one's groups or numbers added (see `assembly.with_groups`)."""
-        return phase
-
-    def planned(self, phase: Phase, server: State, parcels: dict[str, Parcel], context: Context) -> None:
-        """Add to the parcels another component has planned."""
-
-    def around(self, phase: Phase, party: Party, parcel: Parcel, work: Callable[[], Answer]) -> Answer:
-        """Act before and after another component's work at the party."""
-        return work()
-
-    def absorbed(self, phase: Phase, server: State, result: Result, context: Context) -> State:
-        """Act on the server after another component has absorbed its answers."""
-        return server
-
     def server_cost(self, classes: int, size: int) -> Mapping[str, float]:
         """`operations` and bytes of `memory` of a server step over this many class embeddings; empty without one."""
         return {}
@@ -260,10 +245,6 @@ class Component(BaseModel):
     def local_steps(self, joined: Joined) -> int:
         """Local steps that a party with these counts takes in a training phase; the guard compares updates by them."""
         return 1
-
-    def expected(self, phase: Phase, server: State, party: str, parcel: Parcel, context: Context) -> dict[str, Layout]:
-        """Shapes and dtypes of groups that this component adds to another's answers, where none of them went down."""
-        return {}
 
     def expect(self, phase: Phase, server: State, party: str, parcel: Parcel, context: Context) -> dict[str, Layout]:
         """Shapes and dtypes of the answer's groups: by default those that went down under the same name.
@@ -295,6 +276,10 @@ class Weighting(Component):
     def weight(self, server: State, party: str, joined: Joined, statistics: Mapping[str, float]) -> float:
         """Weight of one answer, at least 0."""
         raise TypeError(f"{type(self).__name__} does not say how much an answer counts")
+
+    def keep(self, phase: Phase, server: State, result: Result, context: Context) -> State:
+        """The server state with what the weighting needs of a training phase's answers later on."""
+        return server
 
     def most(self, joined: Collection[Joined]) -> float:
         """Largest weight that an answer may have among parties that joined with these counts."""

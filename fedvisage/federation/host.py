@@ -38,6 +38,8 @@ class Host:
     ) -> None:
         self.assembly, self.weights, self.faces, self.store = Assembly(components), weights, faces, store
         self.streams, self.start_batchnorm, self.keep_local = streams, start_batchnorm, keep_local
+        if together > 1 and self.assembly.chain:
+            raise FedVisageError("interceptors act on each party's answer: set federation.together = 1")
         self.together = together
         """Parties whose training is computed at once (see `methods.together`); 1 for each by itself."""
         self.rates = rates

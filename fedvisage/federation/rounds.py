@@ -232,6 +232,8 @@ class Federation:
             weight = exchange.most
             exchange.context.numbers[CAPPED] = exchange.context.numbers.get(CAPPED, 0) + 1
         records.ledger.record(party, "up", answer)
+        if self.assembly.chain:
+            answer = self.assembly.chain.received(phase, party, answer, exchange.context)
         exchange.aggregator.add(party, answer, weight, norm, parcels[party])
         exchange.norms[party] = norm
         exchange.refused.pop(party, None)

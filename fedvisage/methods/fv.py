@@ -151,9 +151,9 @@ class FederatedValidation(Weighting):
         weights = {party: shares[party] / total for party in sorted(shares)}
         return server | {FV: {**server[FV], "weights": weights}}
 
-    def absorbed(self, phase: Phase, server: State, result: Result, context: Context) -> State:
+    def keep(self, phase: Phase, server: State, result: Result, context: Context) -> State:
         """Keep the trainers' backbones until the searches among them are over: once each, not per candidate."""
-        if not phase.trains or not any(self.due(name, context) for name in ("validate", "survey")):
+        if not any(self.due(name, context) for name in ("validate", "survey")):
             return server
         kept = {
             name: dict(result.individual.get(group, {}))

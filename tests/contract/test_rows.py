@@ -1,6 +1,6 @@
 """Class embeddings of single parties: kept by the core, seen by the regulariser, and sent to owners by the core alone.
 
-At the commit before, a `planned` that sent one party's class embeddings to everybody ran to the end, and every method
+At the commit before, a component that sent one party's class embeddings to everybody ran to the end, and every method
 and weighting found all of them in the server state and in the answers.
 """
 
@@ -71,11 +71,8 @@ class Watches(Weighting):
         Looks.found += ["weight"] if holds_rows(server) else []
         return 1.0
 
-    def planned(self, phase: Phase, server: State, parcels: dict[str, Parcel], context: Context) -> None:
-        Looks.found += ["planned"] if holds_rows(server) else []
-
-    def absorbed(self, phase: Phase, server: State, result: Result, context: Context) -> State:
-        Looks.found += ["absorbed"] if holds_rows(server) or holds_rows(result) else []
+    def keep(self, phase: Phase, server: State, result: Result, context: Context) -> State:
+        Looks.found += ["keep"] if holds_rows(server) or holds_rows(result) else []
         return server
 
 

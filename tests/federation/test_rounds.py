@@ -13,7 +13,6 @@ import torch
 from toy import PARTIES, ByNumber, MakeToyHost, Outcome, Toy, at, fails, run_toy
 
 from fedvisage.config import Federation as Settings
-from fedvisage.core.assembly import with_groups
 from fedvisage.core.codec import State, flatten, load_state, save_state
 from fedvisage.core.errors import Diverged, FedVisageError, Kind
 from fedvisage.core.method import Component, Context, Party, Result
@@ -588,39 +587,6 @@ def test_only_the_drawn_parties_are_asked(tmp_path: Path) -> None:
 def test_nobody_to_train_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FedVisageError, match="round 1, train: no party takes part"):
         run_toy(tmp_path, parties={"v": "validator"})
-
-
-class Momentum(Component):
-    """Has a hand in the toy's training: sends its own group along, adds a number, and counts on the server."""
-
-    def start(self, context: Context) -> State:
-        return {OPTIMISER: {"m": torch.zeros(1)}}
-
-    def extend(self, phase: Phase) -> Phase:
-        if phase.name != "train":
-            return phase
-        return with_groups(phase, down={OPTIMISER: "all"}, up={OPTIMISER: "mean"}, reports=("extra",))
-
-    def planned(self, phase: Phase, server: State, parcels: dict[str, Parcel], context: Context) -> None:
-        for parcel in parcels.values() if phase.name == "train" else ():
-            parcel.tensors[OPTIMISER] = server[OPTIMISER]
-
-    def around(self, phase: Phase, party: Party, parcel: Parcel, work: Callable[[], Answer]) -> Answer:
-        answer = work()
-        if phase.name == "train":
-            return answer.more({OPTIMISER: {"m": parcel[OPTIMISER]["m"] + 1}}, extra=7.0)
-        return answer
-
-    def absorbed(self, phase: Phase, server: State, result: Result, context: Context) -> State:
-        return server | {"rounds_seen": server.get("rounds_seen", 0) + (phase.name == "train")}
-
-
-def test_a_component_can_have_a_hand_in_anothers_phase(tmp_path: Path) -> None:
-    outcome = run_toy(tmp_path, others=[Momentum()])
-    assert outcome.server[OPTIMISER]["m"].tolist() == [3.0]
-    assert outcome.server["rounds_seen"] == 3
-    assert rows(tmp_path)[1]["extra"] == 7.0
-    assert torch.equal(outcome.server[BACKBONE]["w"], run_toy(tmp_path / "plain").server[BACKBONE]["w"])
 
 
 def test_two_components_with_one_phase_name_are_refused(tmp_path: Path) -> None:
