@@ -108,6 +108,8 @@ def pretrained(folder: Path) -> None:
     (folder / "PHOTOS" / "Ann").mkdir(parents=True)
     draw(folder / "PHOTOS" / "Ann" / "1.jpg", ANN)
     protocol_sets.lfw(folder / "faces")
+    for seed, name in enumerate(("training-actors", "other-actors")):
+        command("data", "synth", f"faces/{name}", *f"--identities 20 --images 2 --size 112 --seed {seed}".split())
     for name in ("a", "ann1"):
         draw(folder / f"{name}.jpg", ANN)
     for name in ("b", "ann2"):

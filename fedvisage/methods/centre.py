@@ -29,6 +29,8 @@ from fedvisage.training import means_of_people
 ALL = "all"
 """The group of all parties."""
 PHASE = "centre"
+MOST_PEOPLE = 1e6
+"""No party has more people, and no number of their sum of unit vectors is larger."""
 
 
 class FitCentres(Component):
@@ -39,8 +41,17 @@ class FitCentres(Component):
 
     def phases(self) -> tuple[Phase, ...]:
         """One exchange at the end, with everybody who learns."""
-        down, up = {BACKBONE: "all", BUFFERS: "all"}, {CENTRES: "mean"}
-        return (Phase(PHASE, "end", sampled=False, down=down, up=up, keeps_state=False),)  # type: ignore[arg-type]
+        return (
+            Phase(
+                PHASE,
+                "end",
+                sampled=False,
+                down={BACKBONE: "all", BUFFERS: "all"},
+                up={CENTRES: "mean"},
+                largest={CENTRES: MOST_PEOPLE},
+                keeps_state=False,
+            ),
+        )
 
     def forward_images(self, phase: Phase, role: str, own: float, public: float) -> float:
         """Each image and its mirror image."""

@@ -15,6 +15,7 @@ from fedvisage.build import build_parts, open_faces, resolve
 from fedvisage.core.errors import FedVisageError
 from fedvisage.core.method import Party
 from fedvisage.core.parcel import CENTRES, Parcel
+from fedvisage.core.sealing import Answer
 from fedvisage.faces.faceset import Faces
 from fedvisage.methods import FitCentres
 from fedvisage.models import Backbone, load_model
@@ -59,7 +60,7 @@ def sent() -> dict[str, tuple[tuple[str, ...], dict[str, torch.Tensor]]]:
 def ran(tmp_path_factory: pytest.TempPathFactory, sent: dict[str, Any]) -> Path:
     folder, answer = tmp_path_factory.mktemp("runs") / "run", FitCentres.centre
 
-    def noted(self: FitCentres, party: Party, parcel: Parcel) -> Parcel:
+    def noted(self: FitCentres, party: Party, parcel: Parcel) -> Answer:
         found = answer(self, party, parcel)
         sent[party.name] = party.faces.train.names, found[CENTRES]
         return found
