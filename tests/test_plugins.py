@@ -133,3 +133,31 @@ def test_a_package_is_known_by_all_its_files_and_an_installed_one_by_its_entry_p
     load_plugins(["some-parts"])
     assert sys.modules["some_parts.more"].x == 1
     assert os.environ.get("PYTHONPATH") is None or str(tmp_path) not in os.environ["PYTHONPATH"]
+
+
+ENDS = """
+from fedvisage.core.method import METHODS
+from fedvisage.methods.fedavg import FedAvg
+
+@METHODS.register("ends")
+class Ends(FedAvg):
+    def absorb_train(self, server, result, context):
+        if context.round == 2:
+            context.end("the budget of two rounds is spent")
+        return super().absorb_train(server, result, context)
+"""
+
+
+def test_a_method_that_ends_the_run_is_shown_with_its_reason_and_its_last_round_is_scored(tmp_path: Path) -> None:
+    (tmp_path / "ends.py").write_text(ENDS)
+    changes = ("method.name=ends", "compare=[]", "federation.rounds=9", "federation.workers=1", "evaluation.every=5")
+    options = [word for change in changes for word in ("--set", change)]
+    code, out = fedvisage(tmp_path, "run", "smoke", "--plugin", "ends", *options, "--out", "run")
+    assert code == 0, out
+    reason = "ends ended after round 2 of 9: the budget of two rounds is spent"
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert reason in out
+    assert reason in page
+    assert "2 of 9" in page
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [row["round"] for row in rows if row["phase"] == "test"] == [2]
