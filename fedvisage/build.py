@@ -21,6 +21,7 @@ from fedvisage.core.flat import layout
 from fedvisage.core.method import METHODS, REGULARISERS, WEIGHTINGS, Component, Method, PartyFaces, Weighting
 from fedvisage.core.parcel import BACKBONE, BUFFERS, Tensors
 from fedvisage.core.phase import VALIDATOR
+from fedvisage.core.plugins import load_plugins
 from fedvisage.core.randomness import Streams
 from fedvisage.core.registry import Registry
 from fedvisage.core.rule import RULES, Mean, rule_of
@@ -31,6 +32,7 @@ from fedvisage.faces.partition import Partition, party_faces
 from fedvisage.federation import Host, InProcess, MakeHost, StateStore, Transport, Workers
 from fedvisage.methods.fedavg import FedAvg
 from fedvisage.models import Backbone, create_backbone, open_model
+from fedvisage.plugins import check_main, of_main, with_plugins
 from fedvisage.training import Group, choose_device, loss_of, make_optimiser, rates_of, with_features
 
 START = "start.safetensors"
@@ -57,6 +59,7 @@ class Parts:
 
 def build_parts(recipe: Recipe, compared: str = "") -> Parts:
     """The recipe's method with its weighting and other components; or a method it is compared with, at its defaults."""
+    load_plugins(recipe.plugins)
     method = _make(METHODS, recipe, "method", {"name": compared} if compared else recipe.method)
     own, settings = not compared, recipe.federation
     weighting = _make(WEIGHTINGS, recipe, "weighting", (own and recipe.weighting) or {"name": method.default_weighting})
@@ -126,7 +129,7 @@ def resolve(recipe: Recipe) -> Recipe:
         "aggregation": _table(recipe.aggregation["name"], rule_of(parts.others)),
         "regulariser": _table(recipe.regulariser.get("name", parts.method.default_regulariser) or NONE, regulariser),
     }
-    return recipe.model_copy(update=tables)
+    return with_plugins(recipe.model_copy(update=tables))
 
 
 def _check_local_work(recipe: Recipe, parts: Parts) -> None:
@@ -339,8 +342,14 @@ class HostMaker:
     folder: Path
     """Where this federation keeps its parties' states."""
 
+    @property
+    def needs_main(self) -> bool:
+        """Whether the script that runs now defines parts of this run."""
+        return bool(of_main(self.recipe))
+
     def __call__(self, worker: int) -> Host:
         """The host of one worker."""
+        load_plugins(self.recipe.plugins)
         recipe, settings = self.recipe, self.recipe.federation
         start = load_state(self.run / START)
         new = recipe.model_copy(update={"backbone": recipe.backbone.model_copy(update={"start": None})})
@@ -372,4 +381,6 @@ def make_transport(maker: MakeHost, settings: Federation, parties: int) -> Trans
     count = 1 if settings.together > 1 else min(settings.workers or possible, parties)
     if count <= 1:
         return InProcess(maker, settings.threads_per_party)
+    if isinstance(maker, HostMaker):
+        check_main(maker.recipe, "worker processes (federation.workers = 1 has none)", scripts=True)
     return Workers(maker, count, settings.threads_per_party, settings.timeout)

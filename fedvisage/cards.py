@@ -15,6 +15,7 @@ from fedvisage.core.errors import FedVisageError
 from fedvisage.core.method import METHODS
 from fedvisage.core.parcel import GROUPS, PRIVATE_EMBEDDINGS
 from fedvisage.core.phase import VALIDATOR
+from fedvisage.core.plugins import load_plugins
 from fedvisage.models import MODEL_FILES, Backbone
 from fedvisage.recognise import calibration_of
 from fedvisage.report.crossings import Crossings, sum_up
@@ -110,6 +111,7 @@ def _of_run(files: RunFiles, crossings: Crossings, run: Path, party: str | None,
 def _pools(files: RunFiles) -> bool:
     """Whether the images were brought together, which only comparators do."""
     name = files.recipe.method.name
+    load_plugins(tomllib.loads(files.recipe_text).get("plugins", ()))
     return name in METHODS and METHODS[name].pools
 
 

@@ -55,9 +55,10 @@ from fedvisage.report import write_report
 from fedvisage.runfolder import RunResult, prepare_folder, refuse_recipe_inside, set_aside
 from fedvisage.scoring import Score, TestSet, headline, mean_score, open_test
 from fedvisage.training import choose_device, rates_of, threads
-from fedvisage.verdict import conclusion, mean_judged, scored, training_centres
+from fedvisage.verdict import Ended, conclusion, mean_judged, scored, training_centres
 
 Watch = Callable[[Event], None]
+Headlines = Mapping[str, Mapping[str, float]]
 EVALUATION = "evaluation.json"
 
 
@@ -121,6 +122,7 @@ class _Run:
     def __init__(self, recipe: Recipe, folder: Path, watch: Watch, hosting: Hosting | None) -> None:
         self.recipe, self.folder, self.watch, self.hosting = recipe, folder, watch, hosting
         self.starts: Path | None = None
+        self.ended: dict[str, Ended] = {}
         self.streams = Streams(recipe.seed)
         self.faces = open_faces(recipe, folder / CACHE)
         self.partition = self._partition()
@@ -188,7 +190,7 @@ class _Run:
             inner.mkdir(parents=True, exist_ok=True)
             scores |= self._federate(build_parts(recipe, other), self.partition, inner, other)
         described = self.test.describe() if self.test else {}
-        return {"models": scores, "test": described, "seed": recipe.seed} | conclusion(scores, recipe)
+        return {"models": scores, "test": described, "seed": recipe.seed} | conclusion(scores, recipe, self.ended)
 
     def _scored(self, model: Backbone, test: TestSet, party: str = "") -> Score:
         """A model's scores on the test people, those of the run's answer among them.
@@ -266,8 +268,7 @@ class _Run:
 
     def _pretrain(self) -> torch.Tensor:
         """Train on the public identities as one party would; their class embeddings (C, d)."""
-        work, public = self.recipe.pretrain, self.partition.public
-        epochs = work.epochs
+        work, public, epochs = self.recipe.pretrain, self.partition.public, self.recipe.pretrain.epochs
         once = work.model_copy(update={"epochs": 1, "optimiser_state": "keep"})
         method, rates = FedAvg(training=once), rates_of(work, epochs)
         faces = PartyFaces(self.faces, Share(TRAINER, public))
@@ -309,6 +310,7 @@ class _Run:
                 rates_of(recipe.training, settings.rounds),
             )
             server, book = federation.run()
+            self.ended |= {label: Ended(book.ended_round, book.ended)} if book.ended else {}
             for text in centre.shortfalls(parts.others, server, book.joined):
                 noted(folder, self.watch)(Stamp(settings.rounds, centre.PHASE, 0), text)
             if self.hosting:
@@ -345,8 +347,8 @@ class _Run:
         sets = {"test": self.test, "validation": self.validation}
         chooser = Chooser(self.recipe.evaluation.choose, folder)
 
-        def observe(round: int, server: State, generations: Mapping[str, str]) -> Mapping[str, Mapping[str, float]]:
-            if round % every and round != self.recipe.federation.rounds:
+        def observe(round: int, server: State, generations: Mapping[str, str], last: bool) -> Headlines:
+            if round % every and not last:
                 return {}
             self._load(server)
             with threads(self.recipe.federation.threads):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -158,8 +158,18 @@ def chosen_variant(row: Mapping[str, Any]) -> str:
     return max(known, key=known.__getitem__) if known else RAW
 
 
-def conclusion(scores: Mapping[str, Score], recipe: Recipe) -> dict[str, Any]:
-    """Return what `evaluation.json` keeps beside the scores: the `answer` and those by domain, and `warnings`."""
+class Ended(NamedTuple):
+    """Where a method ended a federation before the recipe's last round, and why."""
+
+    round: int
+    reason: str
+
+
+def conclusion(scores: Mapping[str, Score], recipe: Recipe, ended: Mapping[str, Ended]) -> dict[str, Any]:
+    """Return what `evaluation.json` keeps beside the scores: the `answer` and those by domain, and `warnings`.
+
+    There is `ended`, too, where methods ended their federations before the last round.
+    """
     method = recipe.method["name"]
     trained = recipe.backbone.start is not None or recipe.pretrain.epochs > 0
     found = run_answer(scores, method, trained)
@@ -168,7 +178,14 @@ def conclusion(scores: Mapping[str, Score], recipe: Recipe) -> dict[str, Any]:
     for domain in scores.get(method, {}).get("domains", {}):
         of = {name: score["domains"][domain] for name, score in scores.items() if "domains" in score}
         domains[domain] = run_answer(of, method, trained)
-    return {"answer": found, "answers": {name: one for name, one in domains.items() if one}, "warnings": said}
+    rounds = recipe.federation.rounds
+    early = [f"{name} ended after round {one.round} of {rounds}: {one.reason}" for name, one in ended.items()]
+    return {
+        "answer": found,
+        "answers": {name: one for name, one in domains.items() if one},
+        "warnings": [*early, *said],
+        **({"ended": {name: one._asdict() for name, one in ended.items()}} if ended else {}),
+    }
 
 
 def run_answer(scores: Mapping[str, Score], method: str, trained_start: bool) -> dict[str, Any] | None:

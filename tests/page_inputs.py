@@ -117,8 +117,16 @@ def pretrained(folder: Path) -> None:
     draw(folder / "party.jpg", ANN, BOB)
 
 
+def plug_ins(folder: Path) -> None:
+    """The module and the recipe that the page shows."""
+    for kind, name in (("python", "my_parts.py"), ("toml", "mine.toml")):
+        page = (ROOT / "docs" / "plug-ins.md").read_text("utf-8")
+        (folder / name).write_text(page.split(f"```{kind}\n")[1].split("```")[0], "utf-8")
+
+
 def operators(folder: Path) -> None:
-    """The folder of one of the parties that the page's first command makes, a recipe, and photos."""
+    """The folder of one of the parties that the page's first command makes, a recipe, a plug-in and photos."""
+    (folder / "my_parts.py").write_text("", "utf-8")
     recipe(folder / "RECIPE")
     draw(folder / "ada.jpg", ANN)
     draw(folder / "photo.jpg", ANN)
@@ -170,7 +178,7 @@ def pfm_fv(folder: Path) -> None:
     (folder / "runs" / "studies" / "CELL").symlink_to("../../CELL")
 
 
-GUIDES = (readme, comparison, concepts, data, evaluation, pretrained, operators)
+GUIDES = (readme, comparison, concepts, data, evaluation, pretrained, plug_ins, operators)
 PAPERS = (fedface, fedfr, fedgc, feduda, pfm_fv)
 INPUTS: Mapping[str, Callable[[Path], None]] = {
     function.__name__.replace("_", "-"): function for function in (*GUIDES, *PAPERS)

@@ -36,6 +36,7 @@ TOP = {
     "export",
     "pipeline",
     "planning",
+    "plugins",
     "protocols",
     "recognise",
     "runfolder",

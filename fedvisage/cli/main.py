@@ -10,7 +10,9 @@ from typing import Any
 import typer
 
 from fedvisage.cli import cluster, data, deploy, evaluate, export, listings, party, plan, recognise, report, run, study
+from fedvisage.cli.run import Plugins
 from fedvisage.core.errors import FedVisageError
+from fedvisage.core.plugins import load_plugins
 
 app = typer.Typer(
     help="Train face-recognition models across parties whose face images never leave them.",
@@ -37,6 +39,12 @@ app.add_typer(study.app, name="study", help="Reproduce a paper's tables and figu
 app.add_typer(deploy.app, name="deploy", help="Make and run a federation of real hosts.")
 app.add_typer(party.app, name="party", help="What a party's operator needs.")
 app.add_typer(data.app, name="data", help="Make, look at and describe face data.")
+
+
+@app.callback()
+def everywhere(plugins: Plugins = None) -> None:
+    """Train face-recognition models across parties whose face images never leave them."""
+    load_plugins(plugins or ())
 
 
 USAGE_ERROR: Any = typer.BadParameter.__mro__[1]

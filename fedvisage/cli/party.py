@@ -10,7 +10,7 @@ import typer
 from fedvisage.build import build_parts, resolve
 from fedvisage.cli.output import Json, show_json, show_table
 from fedvisage.cli.run import Changes, RecipeArgument
-from fedvisage.config import Recipe, load_recipe, parse_change
+from fedvisage.config import Recipe, load_recipe, parse_change, to_toml
 from fedvisage.deploy import open_party_folder, require_nvflare
 from fedvisage.privacy import Policy, privacy_table
 from fedvisage.privacy.policy import INDIVIDUAL
@@ -25,9 +25,13 @@ Folder = Annotated[Path, typer.Argument(help="The party's folder.")]
 def check_command(folder: Folder, recipe: RecipeArgument, changes: Changes = None, as_json: Json = False) -> None:
     """Say what would leave this party under a recipe, and whether its policy allows it; exit code 1 where not."""
     party = open_party_folder(folder)
-    chosen = resolve(load_recipe(recipe, dict(map(parse_change, changes or []))))
+    chosen = load_recipe(recipe, dict(map(parse_change, changes or [])))
+    refused = party.policy.plugin_objections(chosen.plugins, party.digest_of)
+    if not refused:
+        party.load_plugins(chosen.plugins)
+        chosen = resolve(chosen)
     names = (str(chosen.method["name"]), *chosen.compare)
-    found, rows = _asked(chosen, party.policy)
+    found, rows = (refused, []) if refused else _asked(chosen, party.policy)
     if as_json:
         show_json({"party": party.settings.name, "leaves": rows, "objections": found, "takes_part": not found})
     else:
@@ -65,6 +69,18 @@ def _asked(recipe: Recipe, policy: Policy) -> tuple[list[str], list[dict[str, An
         whose = "" if len(by) > len(recipe.compare) or by[0] in line else f"{', '.join(by)}: "
         lines.append(whose + line)
     return lines, list(rows.values())
+
+
+@app.command("plugin")
+def plugin_command(
+    folder: Folder, name: Annotated[str, typer.Argument(help="As recipes call it.")], as_json: Json = False
+) -> None:
+    """Say what to write into party.toml to let a plug-in run here, as it is installed now."""
+    digest = open_party_folder(folder).digest_of(name)
+    if as_json:
+        show_json({"plugin": name, "sha256": digest})
+    else:
+        print(to_toml(Policy(plugins={name: digest})).partition("[plugins]\n")[2].strip())
 
 
 @app.command("start")

@@ -8,8 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from fedvisage.cli.output import Json, show_json, show_table, size
-from fedvisage.cli.run import Changes, RecipeArgument
-from fedvisage.config import load_recipe, parse_change
+from fedvisage.cli.run import Changes, Plugins, RecipeArgument, chosen_recipe
 from fedvisage.core.errors import FedVisageError
 from fedvisage.costs import GPUS
 from fedvisage.planning import IMAGES, NOTHING, PARCELS, make_plan
@@ -24,12 +23,13 @@ def plan_command(
     changes: Changes = None,
     people: Annotated[int | None, typer.Option(min=1, help="Of a face set that the plan does not know.")] = None,
     images: Annotated[int | None, typer.Option(min=1, help="Of a face set that the plan does not know.")] = None,
+    plugins: Plugins = None,
     as_json: Json = False,
 ) -> None:
     """Say how many bytes cross, how much memory is needed, and how much arithmetic a run is."""
     if (people is None) != (images is None):
         raise FedVisageError("--people and --images go together")
-    plan = make_plan(load_recipe(recipe, dict(map(parse_change, changes or []))), people, images)
+    plan = make_plan(chosen_recipe(recipe, changes, plugins), people, images)
     if as_json:
         show_json(plan)
         return

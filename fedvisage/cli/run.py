@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from fedvisage.cli.output import Json, score_rows, show_json, show_table
-from fedvisage.config import load_recipe, parse_change
+from fedvisage.config import Recipe, load_recipe, parse_change
 from fedvisage.core.errors import FedVisageError
 from fedvisage.federation import Event
 from fedvisage.pipeline import run
@@ -19,6 +19,9 @@ from fedvisage.report import absence_lines
 from fedvisage.runfolder import refuse_recipe_inside
 
 Changes = Annotated[list[str] | None, typer.Option("--set", help="Change a value, as section.key=value; repeatable.")]
+Plugins = Annotated[
+    list[str] | None, typer.Option("--plugin", help="Use the parts of this module, too (see plug-ins); repeatable.")
+]
 RecipeArgument = Annotated[str, typer.Argument(help="A shipped recipe (demo, smoke) or a TOML file.")]
 
 
@@ -29,12 +32,13 @@ def run_command(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Remove an earlier run in the folder first.")] = False,
     on: Annotated[Path | None, typer.Option(help="A federation's folder: run on its hosts (see `deploy`).")] = None,
+    plugins: Plugins = None,
     as_json: Json = False,
 ) -> None:
     """Run a recipe: prepare faces, train, compare, score, and write a run folder with a report page."""
     if resume and fresh:
         raise FedVisageError("--resume and --fresh contradict each other")
-    chosen = load_recipe(recipe, dict(map(parse_change, changes or [])))
+    chosen = chosen_recipe(recipe, changes, plugins)
     if fresh:
         refuse_recipe_inside(recipe, out or Path("runs") / chosen.name)
     with ProgressBars(quiet=as_json) as bars:
@@ -55,6 +59,12 @@ def run_command(
     for line in absence_lines(result.absences):
         print(line)
     print(f"\nreport: {result.report_path}")
+
+
+def chosen_recipe(recipe: str, changes: list[str] | None, plugins: list[str] | None) -> Recipe:
+    """The recipe that the words of a command name."""
+    found = load_recipe(recipe, dict(map(parse_change, changes or [])))
+    return found.model_copy(update={"plugins": tuple(dict.fromkeys((*found.plugins, *(plugins or ()))))})
 
 
 class ProgressBars:

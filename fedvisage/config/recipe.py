@@ -300,6 +300,8 @@ class Recipe(Section):
     name: str = "run"
     seed: int = 1
     description: str = ""
+    plugins: tuple[str, ...] = ()
+    """Modules outside the package (or names that installed packages give them) whose parts the recipe uses."""
     faces: Faces = Faces()
     partition: Partition = Partition()
     backbone: Backbone = Backbone()

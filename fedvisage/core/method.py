@@ -166,6 +166,10 @@ class Joined:
     """0 where the party has no labels."""
 
 
+LONGEST_REASON = 300
+"""Characters of a reason to end a run that are kept."""
+
+
 @dataclass
 class Context:
     """What the server half may use besides its state."""
@@ -184,11 +188,17 @@ class Context:
     numbers: dict[str, float] = field(default_factory=dict)
     """What the server half wants in the metrics of this exchange."""
     rates: Rates = no_rates
+    ended: str = ""
+    """Why the run ends with this round; empty while it goes on."""
 
     @property
     def rate(self) -> float:
         """The learning rate of this round: the parties' `Party.rate` is the same."""
         return self.rates(self.round)
+
+    def end(self, reason: str) -> None:
+        """End the run: what is left of this round and the phases of the end still run; the report shows the reason."""
+        self.ended = " ".join(reason.split())[:LONGEST_REASON] or "no reason given"
 
 
 @dataclass
@@ -204,6 +214,14 @@ class Result:
     """Share of each accepted party, summing to one."""
     absent: dict[str, str]
     """Parties whose answer was refused or never came, with the reason."""
+
+    def average(self, name: str) -> float:
+        """Weighted average of a number over the parties that reported it."""
+        parties = [party for party, numbers in self.statistics.items() if name in numbers]
+        total = math.fsum(self.weights[party] for party in parties)
+        if total <= 0:
+            return math.fsum(self.statistics[party][name] for party in parties) / len(parties)
+        return math.fsum(self.weights[party] * self.statistics[party][name] for party in parties) / total
 
 
 class Component(BaseModel):

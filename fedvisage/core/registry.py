@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Generic, TypeVar, cast
 
@@ -19,17 +20,27 @@ class Registry(Mapping[str, T], Generic[T]):
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self._items: dict[str, T] = {}
+        self._homes: dict[str, str] = {}
 
-    def register(self, name: str) -> Callable[[Item], Item]:
-        """Decorator that files the decorated thing under `name`."""
+    def register(self, name: str, home: str = "") -> Callable[[Item], Item]:
+        """Decorator that files the decorated thing under `name`; its `home` is the module that calls this."""
+        home = home or str(sys._getframe(1).f_globals.get("__name__", ""))
 
         def add(item: Item) -> Item:
-            if name in self._items and self._items[name] is not item:
+            if name in self._items and self._items[name] is not item and not self._is_done_again(name, home):
                 raise ValueError(f"{self.kind} '{name}' is registered twice")
-            self._items[name] = cast(T, item)
+            self._items[name], self._homes[name] = cast(T, item), home
             return item
 
         return add
+
+    def _is_done_again(self, name: str, home: str) -> bool:
+        """Whether a cell of a notebook is run once more."""
+        return self._homes[name] == home == "__main__"
+
+    def home(self, name: str) -> str:
+        """The module that registered a name; empty for an unknown one."""
+        return self._homes.get(name, "")
 
     def __getitem__(self, name: str) -> T:
         try:

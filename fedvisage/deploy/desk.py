@@ -156,6 +156,10 @@ class FaceDesk:
     def _check(self) -> None:
         """Refuse a run that the policy forbids, or that this party cannot serve."""
         invitation, own = self.invitation, self.folder.settings
+        try:
+            self.folder.load_plugins(invitation.recipe.plugins)
+        except FedVisageError as error:
+            self._refuse(str(error))
         rounds = invitation.recipe.federation.rounds
         found = self.folder.policy.objections(invitation.method, invitation.parts.components, rounds)
         if found:

@@ -22,6 +22,7 @@ from fedvisage.faces.faceset import Faces
 from fedvisage.federation import Event, Transport
 from fedvisage.federation.checkpoint import Book
 from fedvisage.federation.nvflare.transport import Note, NVFlare
+from fedvisage.plugins import check_main
 from fedvisage.privacy import Ledger
 
 RUN_ID = "run-id"
@@ -79,6 +80,7 @@ def open_hosting(on: Path | None, recipe: Recipe, run: Path) -> Hosting | None:
     if on is None:
         return None
     require_nvflare()
+    check_main(recipe, "the parties' hosts")
     deployment = open_deployment(on)
     for name in (str(recipe.method["name"]), *recipe.compare):
         if METHODS[name].pools:

@@ -3,6 +3,7 @@
 party.toml      name, role, where the faces are, and the policy
 faces/          the party's people, as `fedvisage data` writes them
 split.json      optional: which images to train on (`train`) and which to hold out (`held_out`), by number
+plugins/        code from outside the package that the policy lets run here, where it is not installed otherwise
 public/         public people, where a method needs them at parties
 state/RUN/      private state, in generations
 models/RUN/     what a finished run gave the party: `model.safetensors`, its own where the method makes one
@@ -18,17 +19,20 @@ import json
 import os
 import time
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 from fedvisage.config import Recipe, Section, load_recipe, to_toml, validated
 from fedvisage.core.codec import write_atomically
 from fedvisage.core.errors import FedVisageError
 from fedvisage.core.phase import TRAINER
+from fedvisage.core.plugins import load_plugins, plugin_digest
 from fedvisage.faces.faceset import FaceSet, open_faceset
-from fedvisage.privacy import Policy
+from fedvisage.privacy import Policy, Refused
 
 SETTINGS = "party.toml"
 SPLIT = "split.json"
+PLUGINS = "plugins"
 MODEL = "model.safetensors"
 GLOBAL_MODEL = "global.safetensors"
 """The model that all parties have, where a party has one of its own beside it."""
@@ -71,6 +75,16 @@ class PartyFolder:
         """Public people, if the operator installed any."""
         path = self.folder / self.settings.public
         return open_faceset(path) if path.is_dir() else None
+
+    def digest_of(self, plugin: str) -> str:
+        """SHA-256 of a plug-in as this party has it."""
+        return plugin_digest(plugin, [self.folder / PLUGINS])
+
+    def load_plugins(self, names: Sequence[str]) -> None:
+        """Import a run's plug-ins where the policy allows all of them; nothing is imported where it does not."""
+        if found := self.policy.plugin_objections(names, self.digest_of):
+            raise Refused(f"policy: {'; '.join(found)}")
+        load_plugins(names, [self.folder / PLUGINS])
 
     def split(self, count: int) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
         """Which images to train on and which to hold out, where the folder says so."""
@@ -127,6 +141,7 @@ class PartyFolder:
 _HEAD = """# This party's own settings and policy. Its operator decides; nobody else can change them from afar.
 # policy.groups: what may leave, in a "sum" with other parties' only or to be seen singly, too ("individual").
 # class_embeddings.private are templates of this party's people.
+# policy.plugins: code from outside the package that may run here (`fedvisage party plugin`).
 # policy.require: protections without which this party takes no part.
 """
 

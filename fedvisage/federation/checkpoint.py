@@ -31,6 +31,11 @@ class Book:
     counted: dict[str, list[int]] = field(default_factory=dict)
     """By party: in how many exchanges of training its answer counted, and in how many it was asked for."""
     metrics_bytes: int = 0
+    ended: str = ""
+    """Why the run ends before its last round; empty where it does not."""
+    ended_at: int = 0
+    """Exchanges that were finished then."""
+    ended_round: int = 0
 
 
 class Checkpoints:

@@ -31,6 +31,10 @@ from fedvisage.federation.transport import Failure
 MakeHost = Callable[[int], Host]
 """Builds the host of worker number n in that worker's own process; must be picklable."""
 
+SCRIPT = (
+    ": workers run your script again to find the parts of the run that it defines; put what starts the run under "
+    "`if __name__ == '__main__':`, or move the parts into a module and name it in the recipe (plugins)"
+)
 START, SHARED, PARTY, ANSWER, FAILED = b"s", b"g", b"p", b"a", b"f"
 
 
@@ -193,7 +197,8 @@ class _Worker:
         try:
             message = self.pipe.recv_bytes()
         except EOFError:
-            raise FedVisageError(f"worker {self.number} {self.death()} while starting") from None
+            hint = SCRIPT if _needs_main(self._make_host) else ""
+            raise FedVisageError(f"worker {self.number} {self.death()} while starting{hint}") from None
         if message[:1] == FAILED:
             raise FedVisageError(f"worker {self.number} could not start: {_told(message[1:].decode()).reason}")
 
@@ -252,6 +257,13 @@ class _Worker:
         self.process.join()
 
 
+def _needs_main(make_host: MakeHost) -> bool:
+    """Whether the user's script, notebook or shell defines something that a worker must find."""
+    parts = (make_host, *getattr(make_host, "components", ()))
+    defined = any("__main__" in (type(part).__module__, getattr(part, "__module__", "")) for part in parts)
+    return defined or getattr(make_host, "needs_main", False)
+
+
 @contextmanager
 def _main_hidden_unless_needed(make_host: MakeHost) -> Iterator[None]:
     """Keep a worker from running the user's script again, as Python's worker processes do to find what it defines.
@@ -259,8 +271,7 @@ def _main_hidden_unless_needed(make_host: MakeHost) -> Iterator[None]:
     A script then needs no `if __name__ == "__main__"`, unless it defines a method of its own.
     """
     main = sys.modules["__main__"]
-    parts = (make_host, *getattr(make_host, "components", ()))
-    if any("__main__" in (type(part).__module__, getattr(part, "__module__", "")) for part in parts):
+    if _needs_main(make_host):
         yield
         return
     hidden = {name: main.__dict__.get(name) for name in ("__file__", "__spec__")}

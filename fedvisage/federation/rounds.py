@@ -27,7 +27,7 @@ from fedvisage.federation.aggregation import Aggregator
 from fedvisage.federation.bounds import History
 from fedvisage.federation.checkpoint import Book, Checkpoints
 from fedvisage.federation.guard import NOT_ASKED, REPEATED, Guard, Refused
-from fedvisage.federation.schedule import Step, draw_cohort, schedule
+from fedvisage.federation.schedule import Step, draw_cohort, schedule, shortened
 from fedvisage.federation.trackers import JsonLines, Tracker
 from fedvisage.federation.transport import Failure, Transport
 from fedvisage.privacy import Ledger
@@ -53,8 +53,11 @@ CAPPED = "capped"
 ANSWERED = Parcel()
 """In place of a parcel whose answer came: ten thousand of them are a lot to hold until the last."""
 
-Observe = Callable[[int, State, Mapping[str, str]], Mapping[str, Mapping[str, float]]]
-"""Scores of the global model after a round, by the set of people they are on; it is told the parties' generations."""
+Observe = Callable[[int, State, Mapping[str, str], bool], Mapping[str, Mapping[str, float]]]
+"""Scores of the global model after a round, by the set of people they are on.
+
+It is told the parties' generations, and whether this is the last round.
+"""
 
 
 @dataclass
@@ -128,6 +131,8 @@ class Federation:
         attempt = checkpoints.attempt()
         found = checkpoints.load()
         book = found[1] if found else Book()
+        if book.ended:
+            self.steps = shortened(self.assembly.components, self.steps, book.ended_at)
         server = found[0] if found else self.assembly.start(self._context(0, book))
         self.initial = {}  # a model's worth of memory, which nobody needs in the rounds
         with ExitStack() as stack:
@@ -136,7 +141,8 @@ class Federation:
             for tracker in (metrics, *self.trackers):
                 stack.callback(tracker.close)
             records = Records(attempt, book, ledger, metrics)
-            for step in self.steps[book.step :]:
+            while book.step < len(self.steps):
+                step = self.steps[book.step]
                 server = self._exchange(step, server, records)
                 book.step += 1
                 book.metrics_bytes = metrics.sync()
@@ -254,8 +260,16 @@ class Federation:
         result = aggregator.result()
         self._remember(phase, result, book)
         server = self.assembly.absorb(phase, server, result, exchange.context)
+        if exchange.context.ended and not book.ended:
+            self._end(exchange.context.ended, book)
         self._log(exchange, result, server, records)
         return server
+
+    def _end(self, reason: str, book: Book) -> None:
+        now = self.steps[book.step]
+        book.ended, book.ended_at, book.ended_round = reason, book.step + 1, now.round
+        self.steps = shortened(self.assembly.components, self.steps, book.ended_at)
+        self._tell("note", now, verdict=f"the run ends here: {reason}")
 
     def _desk(self, phase: Phase, stamp: Stamp, parcels: Mapping[str, Parcel], book: Book) -> tuple[Guard, Aggregator]:
         """Who checks the answers of an exchange, and who counts them."""
@@ -314,11 +328,13 @@ class Federation:
     def _log(self, exchange: Exchange, result: Result, server: State, records: Records) -> None:
         step = exchange.step
         names = sorted({name for numbers in result.statistics.values() for name in numbers})
-        summary = {name: _average(result, name) for name in names} | exchange.context.numbers
+        summary = {name: result.average(name) for name in names} | exchange.context.numbers
         rows = [_row(exchange, summary, result.absent, records.book, result.statistics)]
         self._tell("absorbed", step, numbers=summary)
-        observe = self.observe if step.last_of_round else None
-        seen = observe(step.round, server, records.book.generations) if observe else {}
+        book, now = records.book, self.steps[records.book.step]
+        observe = self.observe if now.last_of_round and step.phase is now.phase else None
+        last = bool(book.ended) or step.round == self.settings.rounds
+        seen = observe(step.round, server, book.generations, last) if observe else {}
         rows += [{"round": step.round, "phase": people, **scores} for people, scores in seen.items()]
         for entry in rows:
             for tracker in (records.metrics, *self.trackers):
@@ -362,15 +378,6 @@ def _joined(phase: Phase, role: str, answer: Parcel) -> Joined | None:
     if not phase.counts:
         return None
     return Joined(role, int(answer.statistics["samples"]), int(answer.statistics.get("classes", 0)))
-
-
-def _average(result: Result, name: str) -> float:
-    """Weighted average of a number over the parties that reported it."""
-    parties = [party for party, numbers in result.statistics.items() if name in numbers]
-    total = math.fsum(result.weights[party] for party in parties)
-    if total <= 0:
-        return math.fsum(result.statistics[party][name] for party in parties) / len(parties)
-    return math.fsum(result.weights[party] * result.statistics[party][name] for party in parties) / total
 
 
 def _check_down(phase: Phase, parcels: Mapping[str, Parcel], cohort: Sequence[str]) -> None:

@@ -47,6 +47,18 @@ def schedule(components: Sequence[Component], rounds: int) -> list[Step]:
     return steps
 
 
+def shortened(components: Sequence[Component], steps: Sequence[Step], count: int) -> list[Step]:
+    """The schedule of a run that ends in the round of its exchange number `count`.
+
+    What is left of that round follows, and the phases of the end.
+    """
+    *done, last = steps[:count]
+    past = {(one.round, one.phase.name, one.repeat) for step in (*done, last) for one in (step, *step.beside)}
+    rest = [step for step in schedule(components, last.round) if (step.round, step.phase.name, step.repeat) not in past]
+    over = last.phase.when == "round" and all(step.phase.when != "round" for step in rest)
+    return [*done, replace(last, last_of_round=over), *rest]
+
+
 def _overlapped(steps: Sequence[Step], before: Sequence[Step]) -> list[Step]:
     """Steps of a round with those left from the one before: beside the phase they name, or first if it is not due."""
     for index, step in enumerate(steps):

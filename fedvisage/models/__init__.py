@@ -9,7 +9,7 @@ from fedvisage.models.centres import (
     centres_of,
     check_centre_name,
 )
-from fedvisage.models.creation import BACKBONES, Architecture, create_backbone
+from fedvisage.models.creation import BACKBONES, Architecture, create_backbone, register_backbone
 from fedvisage.models.dlib_resnet import DlibResNet
 from fedvisage.models.files import load_arcface_torch, load_model, read_model_metadata, save_model
 from fedvisage.models.iresnet import IResNet
@@ -44,5 +44,6 @@ __all__ = [
     "open_model",
     "personalised",
     "read_model_metadata",
+    "register_backbone",
     "save_model",
 ]

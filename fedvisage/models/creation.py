@@ -35,7 +35,7 @@ def register_backbone(metadata: BackboneMetadata) -> Callable[[Build], Build]:
     """Decorator that files a function of (image_size, embedding_size) under its metadata's name."""
 
     def add(build: Build) -> Build:
-        BACKBONES.register(metadata.name)(Architecture(metadata, build))
+        BACKBONES.register(metadata.name, build.__module__)(Architecture(metadata, build))
         return build
 
     return add

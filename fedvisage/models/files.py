@@ -22,7 +22,7 @@ from fedvisage.core.codec import pack
 from fedvisage.core.errors import FedVisageError, nearest
 from fedvisage.models.backbone import Backbone
 from fedvisage.models.centres import Centre
-from fedvisage.models.creation import allocate, build_on_meta
+from fedvisage.models.creation import BACKBONES, allocate, build_on_meta
 
 KEY = "fedvisage"
 FORMAT = 1
@@ -72,7 +72,8 @@ def load_model(path: str | Path) -> Backbone:
             about["backbone"], image_size=about["image_size"], embedding_size=about["embedding_size"]
         )
     except FedVisageError as error:
-        raise FedVisageError(f"model {path}: {error}") from None
+        hint = "" if about["backbone"] in BACKBONES else "; of a plug-in's, give --plugin, or import it"
+        raise FedVisageError(f"model {path}: {error}{hint}") from None
     if about.get("transformation"):
         size = backbone.metadata.embedding_size
         backbone.transformation = nn.Linear(size, size, device="meta")

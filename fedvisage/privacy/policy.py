@@ -7,7 +7,7 @@ version cannot meet makes the party refuse; it is never ignored.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -38,6 +38,8 @@ DEFAULT: Mapping[str, Seen] = {
 }
 """Numbers are reported party by party. Nothing else is seen singly unless the party's operator writes it."""
 
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
 
 class Refused(FedVisageError):
     """The party's policy does not allow this; nothing left."""
@@ -60,6 +62,8 @@ class Policy(BaseModel):
     """
     rounds: Annotated[int, Field(ge=1)] = 1000
     """Most rounds of one run."""
+    plugins: dict[str, Digest] = {}
+    """Code from outside the package that may run here: its name in recipes, and the SHA-256 of its file."""
     require: tuple[str, ...] = ()
     """Protections without which the party takes no part."""
 
@@ -87,6 +91,16 @@ class Policy(BaseModel):
             if demand not in UNMET:
                 raise ValueError(f"unknown demand '{demand}': {nearest(demand, UNMET)}")
         return require
+
+    def plugin_objections(self, names: Iterable[str], digest: Callable[[str], str]) -> list[str]:
+        """What speaks against a run's plug-ins, before any of them is imported; `digest` reads the file found here."""
+        found = []
+        for name in names:
+            if name not in self.plugins:
+                found.append(f"plug-in '{name}' is not allowed")
+            elif digest(name) != self.plugins[name]:
+                found.append(f"plug-in '{name}' is not the file that is allowed")
+        return found
 
     def objections(self, method: str, components: Sequence[Component], rounds: int) -> list[str]:
         """Everything that speaks against taking part in a run; nothing where it may."""

@@ -110,6 +110,8 @@ class Evaluation(BaseModel):
     answers: dict[str, dict[str, Any]] = {}
     """The same domain by domain."""
     warnings: tuple[str, ...] = ()
+    ended: dict[str, dict[str, Any]] = {}
+    """By method, the round after which it ended before the last, and the reason."""
 
 
 class Images(BaseModel):

@@ -90,6 +90,11 @@ def _chosen(run: RunFiles) -> str:
     )
 
 
+def _rounds(run: RunFiles) -> str:
+    planned, ended = words.number(run.recipe.federation.rounds), run.evaluation.ended.get(run.recipe.method.name)
+    return f"{words.number(ended['round'])} of {planned}" if ended else planned
+
+
 def _facts(run: RunFiles, crossings: Crossings) -> list[tuple[str, str]]:
     shares = [share for share in run.partition.parties.values() if share.role != VALIDATOR]
     validators = len(run.partition.parties) - len(shares)
@@ -97,7 +102,7 @@ def _facts(run: RunFiles, crossings: Crossings) -> list[tuple[str, str]]:
     return [
         ("Parties", words.number(len(shares))),
         *([("Validators", words.number(validators))] if validators else []),
-        ("Rounds", words.number(run.recipe.federation.rounds)),
+        ("Rounds", _rounds(run)),
         ("Private training images", words.number(sum(len(share.train) for share in shares))),
         ("Left a party, at most", words.size(crossings.most_up)),
         ("Answers missing", words.number(missing)),

@@ -14,6 +14,7 @@ import numpy as np
 
 from fedvisage.core.method import METHODS
 from fedvisage.core.phase import VALIDATOR
+from fedvisage.core.plugins import load_plugins
 from fedvisage.report.rendering import write_page
 from fedvisage.report.results import Figure
 from fedvisage.report.words import listed, number, plural, size
@@ -347,6 +348,7 @@ def _exchanges(result: Mapping[str, Any]) -> bool:
 
 
 def _pools(result: Mapping[str, Any]) -> bool:
+    load_plugins(result["settings"].get("plugins", ()))
     return METHODS[result["settings"]["method"]["name"]].pools
 
 

@@ -602,8 +602,9 @@ def test_the_observer_is_asked_once_at_the_end_of_each_round(tmp_path: Path) -> 
     transport = InProcess(MakeToyHost(tmp_path))
     asked: list[int] = []
 
-    def observe(round: int, server: State, generations: Mapping[str, str]) -> dict[str, dict[str, float]]:
+    def observe(round: int, server: State, generations: Mapping[str, str], last: bool) -> dict[str, dict[str, float]]:
         asked.append(round)
+        assert last == (round == 2)
         assert generations.keys() == PARTIES.keys()
         return {"test": {"accuracy": 0.5}}
 

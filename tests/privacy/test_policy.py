@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from fedvisage.config import to_toml, validated
+from fedvisage.core.errors import FedVisageError
 from fedvisage.core.method import METHODS, WEIGHTINGS
 from fedvisage.core.parcel import BACKBONE, BUFFERS, GROUPS, PERSONAL, PRIVATE_EMBEDDINGS, STATISTICS, Parcel
 from fedvisage.deploy.party import PartyFolder, open_party_folder
@@ -117,3 +120,19 @@ def test_a_demand_that_cannot_be_met_is_a_refusal_and_never_ignored(demand: str)
 def test_a_policy_that_says_nothing_sensible_is_no_policy(table: dict[str, object], reason: str) -> None:
     with pytest.raises(ValidationError, match=reason):
         Policy.model_validate(table)
+
+
+def test_a_plug_in_needs_its_name_and_its_file_in_the_policy_before_anything_of_it_is_read() -> None:
+    policy = Policy(plugins={"a.b": "0" * 64, "other": "1" * 64})
+    assert validated(Policy, tomllib.loads(to_toml(policy)), "party.toml") == policy
+    read: list[str] = []
+
+    def digest(name: str) -> str:
+        read.append(name)
+        return "1" * 64
+
+    found = policy.plugin_objections(["other", "a.b", "strange"], digest)
+    assert found == ["plug-in 'a.b' is not the file that is allowed", "plug-in 'strange' is not allowed"]
+    assert read == ["other", "a.b"]
+    with pytest.raises(FedVisageError, match="plugins"):
+        validated(Policy, {"plugins": {"other": "no digest"}}, "party.toml")
