@@ -31,6 +31,7 @@ from fedvisage.evaluation.gap import (
 )
 from fedvisage.evaluation.influence import packed, unpacked
 from fedvisage.evaluation.spread import spread
+from fedvisage.evaluation.verification import COARSE
 from fedvisage.faces.faceset import Faces, FaceSet
 from fedvisage.faces.shares import Share
 from fedvisage.models import Backbone
@@ -50,8 +51,6 @@ CALLED = {
     OWN: " centred on its own domain's training people",
 }
 
-COARSE = 0.005
-"""Accuracy that a grid of thresholds may lose before that is said."""
 NARROW = 0.95
 """Mean cosine of two people above which embeddings are called drawn together, unless the start's were as close."""
 CLOSER = 0.5

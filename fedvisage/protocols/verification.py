@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from fedvisage.config import Evaluation
 from fedvisage.core.errors import FedVisageError
@@ -15,7 +15,7 @@ from fedvisage.evaluation import auc, bootstrap_accuracy, bootstrap_tar, eer, kf
 from fedvisage.evaluation.curves import accept_counts, corners
 from fedvisage.evaluation.influence import Trials, accuracy_influence, every_pair, listed_pairs, tar_influence
 from fedvisage.evaluation.streaming import UnitBlocks
-from fedvisage.evaluation.verification import Accuracy, Rule, cosines, fold_of_each
+from fedvisage.evaluation.verification import COARSE, Accuracy, Rule, cosines, fold_of_each
 from fedvisage.faces.faceset import Faces, Indices
 from fedvisage.faces.importing.folds import one_kind, refuse_one_kind
 from fedvisage.faces.lists import PairList
@@ -89,6 +89,8 @@ def on_pairs(data: Data, name: str, subject: Subject, options: Options, fars: tu
     score = cosines(a, b)
     genuine, impostor = score[same], score[~same]
     result.metrics["accuracy"] = accuracy.mean
+    if folds is not None:
+        _warn_of_grid(a, b, same, folds, rule, accuracy.mean, result)
     for rate in tars_at_fars(genuine, impostor, fars, convention):
         result.rate(f"TAR@{rate.far:g}", rate)
     result.counts = {
@@ -125,6 +127,20 @@ def on_pairs(data: Data, name: str, subject: Subject, options: Options, fars: tu
     if not flip:
         result.note("no flip test")
     return result
+
+
+def _warn_of_grid(
+    a: ArrayLike, b: ArrayLike, same: ArrayLike, folds: int | ArrayLike, rule: Rule, accuracy: float, result: Result
+) -> None:
+    """Say where a rule's grid of thresholds is too coarse for how close the scores of these pairs lie."""
+    if rule in ("exact", "best"):
+        return
+    exact = kfold_accuracy(a, b, same, folds, rule="exact").mean
+    if exact - accuracy > COARSE:
+        result.note(
+            f"the thresholds of rule '{rule}' are too coarse for these scores: by an exact threshold (--rule exact) "
+            f"accuracy is {100 * exact:.2f}"
+        )
 
 
 def _name_rule(rule: Rule, result: Result) -> None:
@@ -204,6 +220,7 @@ def all_pairs(data: Data, subject: Subject, options: Options) -> Result:
         a, b, who = unit[left], unit[right], (test.labels[left], test.labels[right])
         accuracy = kfold_accuracy(a, b, same, rule=rule)
         result.metrics["accuracy"], score["accuracy_std"] = accuracy.mean, accuracy.std
+        _warn_of_grid(a, b, same, 10, rule, accuracy.mean, result)
     for far, rate in zip(settings.fars, test.rates, strict=True):
         result.rate(f"TAR@{far:g}", rate)
     result.counts = test.describe()

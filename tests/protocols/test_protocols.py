@@ -19,6 +19,8 @@ from fedvisage.faces.lists import ImageList, PairList, SubjectList, TemplateList
 from fedvisage.models import load_model
 from fedvisage.protocols import PROTOCOLS, Data, Options, embed_to_file, open_subject
 from fedvisage.protocols import run as evaluate
+from fedvisage.protocols.protocol import Result
+from fedvisage.protocols.verification import _warn_of_grid
 from tests.protocols.conftest import write
 
 ON = {
@@ -449,3 +451,20 @@ def test_templates_listed_twice_and_missing_detector_scores_are_named(model, tmp
     write_lists(folder, {"probes": SubjectList([7], [0])})
     with pytest.raises(FedVisageError, match="1 templates of the list 'probes' have no image, first template 7"):
         run("ijb", folder, model)
+
+
+def test_a_grid_too_coarse_for_embeddings_drawn_together_is_said():
+    rng = np.random.default_rng(1)
+    person = rng.standard_normal((200, 16))
+    same = np.arange(200) % 2 == 0
+    a = person + 0.1 * rng.standard_normal(person.shape)
+    b = np.where(same[:, None], person, rng.standard_normal(person.shape))
+    for shift, notes in ((0.0, 0), (300.0, 1)):  # far from the origin all cosines are above 0.999
+        result = Result()
+        left, right = a + shift, b + shift
+        found = evaluation.kfold_accuracy(left, right, same).mean
+        _warn_of_grid(left, right, same, 10, "insightface", found, result)
+        assert len(result.notes) == notes
+    exact = evaluation.kfold_accuracy(left, right, same, rule="exact").mean
+    assert f"accuracy is {100 * exact:.2f}" in result.notes[0]
+    assert exact > 0.95 > 0.6 > found
