@@ -41,15 +41,15 @@ def typed() -> list[str]:
 
 
 def download(folder: Path) -> None:
-    """Six people with three images each, and three test sets of ten pairs, as InsightFace hands them out."""
+    """Six people with three images each, and three test sets of twenty pairs, as InsightFace hands them out."""
     faces = SyntheticFaces(seed=1, identities=6, images_per_identity=3, size=112)
     images = [encode(pixels) for pixels in faces.read(np.arange(18))]
     write_recordio(folder, [(int(person), image) for person, image in zip(faces.labels, images, strict=True)], 112)
     for number, name in enumerate(("lfw", "cfp_fp", "agedb_30")):
-        others = SyntheticFaces(seed=2 + number, identities=20, images_per_identity=2, size=112)
-        shown = [image for n in range(10) for image in (2 * n, 2 * n + 1 + 20 * (n % 2))]
+        others = SyntheticFaces(seed=2 + number, identities=40, images_per_identity=2, size=112)
+        shown = [image for n in range(20) for image in (2 * n, 2 * n + 1 + 40 * (n % 2))]
         photos = [encode(pixels) for pixels in others.read(np.array(shown))]
-        (folder / f"{name}.bin").write_bytes(pickle.dumps((photos, [n % 2 == 0 for n in range(10)])))
+        (folder / f"{name}.bin").write_bytes(pickle.dumps((photos, [n % 2 == 0 for n in range(20)])))
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def test_the_three_commands_fill_the_columns_whose_sets_are_there_and_name_the_o
         subprocess.run(line, shell=True, check=True, capture_output=True, timeout=60)
     assert len(open_faceset(Path("casia-webface"))) == 18
     for name in SETS:
-        assert len(open_faceset(Path(name))) == 20
+        assert len(open_faceset(Path(name))) == 40
 
     done = CliRunner().invoke(app, shlex.split(run)[1:])
     assert done.exit_code == 0, done.output
