@@ -218,7 +218,7 @@ class Guard(Section):
     norm_bound: Positive | None = None
     """Largest accepted norm of a backbone update; it replaces the three comparisons below."""
     norm_multiple: Positive | None = 20.0
-    """Largest update in multiples of what is usual in the party's role per local step; half as many of its own."""
+    """Largest update as a multiple of what is usual in the role per local step; of one's own, two fifths of it."""
     model_multiple: Positive | None = 10.0
     """Largest update as a multiple of the norm of the model that went down; in the first round the only bound."""
     norm_floor: Annotated[float, Field(ge=0)] = 0.01
