@@ -254,7 +254,8 @@ def csv_rows(tree: Tree, path: str, needed: Sequence[str]) -> Iterator[tuple[str
         reader.fieldnames = header
         absent = [name for name in needed if name not in header]
         if absent:
-            raise FedVisageError(f"{path} has no column {absent[0]}: it has {', '.join(header)[:120]}")
+            there = ", ".join(header)[:120] or "nothing"
+            raise FedVisageError(f"{path}, line 1 has no column {absent[0]}, only {there}: is the file cut off?")
         for row in reader:
             where = f"{path}, line {reader.line_num}"
             if any(row[name] is None for name in needed):
