@@ -287,14 +287,6 @@ class Component(BaseModel):
         """What this component puts into the first server state."""
         return {}
 
-    def server_cost(self, classes: int, size: int) -> Mapping[str, float]:
-        """`operations` and bytes of `memory` of a server step over this many class embeddings; empty without one."""
-        return {}
-
-    def forward_images(self, phase: Phase, role: str, own: float, public: float) -> float:
-        """Images that a party of `own` ones runs forward, besides training, in an exchange of a phase; for plans."""
-        return 0.0
-
     def local_steps(self, joined: Joined) -> int:
         """Local steps that a party with these counts takes in a training phase; the guard compares updates by them."""
         return 1
@@ -371,10 +363,6 @@ class Method(Component):
     def needs_public_embeddings(self) -> bool:
         """Whether the run must bring class embeddings of public people, and public people's images to every party."""
         return False
-
-    def trained_images(self, own: float, public: float) -> float:
-        """Images that a party of `own` images trains on in an epoch, where there are `public` ones; for plans."""
-        return own
 
     @property
     def keeps_class_embeddings(self) -> bool:
