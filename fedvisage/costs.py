@@ -22,6 +22,7 @@ from fedvisage.core.errors import FedVisageError
 from fedvisage.core.method import Method
 from fedvisage.core.phase import SOURCE, TRAINER, VALIDATOR, Phase
 from fedvisage.models import Backbone
+from fedvisage.work import forward_images, trained_images
 
 
 class Size(NamedTuple):
@@ -225,12 +226,12 @@ def compute(
                 trainers[some] = None
                 epochs = work.local_epochs
                 once = (
-                    epochs * method.trained_images(some.images, public)
+                    epochs * trained_images(method, some.images, public)
                     if epochs
                     else work.batch_size * (work.steps or 1)
                 )
                 training += times * once
-            forward += times * assembly.forward_images(phase, some.role, some.images, public)
+            forward += times * forward_images(assembly.owner(phase), phase, some.role, some.images, public)
     once = operations(model)
     total = once * (PASSES * training + forward)
     return {

@@ -30,6 +30,7 @@ from fedvisage.costs import GPUS, UTILISATION, compute, crowds, exchanges, poole
 from fedvisage.federation.stack import BLOCK_BYTES
 from fedvisage.models import Backbone
 from fedvisage.studies import Cell, Study, cells, load_study
+from fedvisage.work import planned_as, server_cost
 
 FLOAT = 4
 PARCELS, IMAGES, NOTHING = "parcels", "images", "nothing"
@@ -72,10 +73,12 @@ def make_plan(recipe: Recipe, people: int | None = None, images: int | None = No
     kept = sum(sizes[group] for phase in trains for group in parts.weighting.individual & set(phase.up))
     individual += 2 * kept if any(phase.beside for phase in phases) else kept
     step = _server_step(parts.components, each * parties, model.metadata.embedding_size)
+    like = planned_as(parts.method)
     participants = max(there[phase.name] for phase in trains)
     return {
         "recipe": recipe.name,
         "method": recipe.method["name"],
+        **({"planned_as": like} if like else {}),
         "parties": parties,
         "moves": IMAGES if parts.method.pools else NOTHING if alone else PARCELS,
         "participants": participants,
@@ -102,7 +105,7 @@ def make_plan(recipe: Recipe, people: int | None = None, images: int | None = No
 
 def _server_step(components: Sequence[Component], classes: int, size: int) -> dict[str, float]:
     """What the server computes on all class embeddings in a round: operations and bytes; empty where it does not."""
-    costs = [cost for part in components if (cost := part.server_cost(classes, size))]
+    costs = [cost for part in components if (cost := server_cost(part, classes, size))]
     if not costs:
         return {}
     return {"classes": classes} | {name: sum(cost[name] for cost in costs) for name in ("operations", "memory")}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from fedvisage.cli.output import size
 from fedvisage.cli.plan import readable
 from fedvisage.config import Recipe, load_recipe
 from fedvisage.core.errors import FedVisageError
+from fedvisage.core.method import METHODS
 from fedvisage.costs import GPUS, KNOWN, UTILISATION, operations
 from fedvisage.models import create_backbone
 from fedvisage.planning import make_plan, plan_study
@@ -279,3 +281,15 @@ def test_the_command_plans_a_study() -> None:
     casia = json.loads(CliRunner().invoke(app, ["study", "plan", "fedgc/table-4", "--json"]).output)["rows"]["fedgc"]
     assert casia["compute"]["data"]["people"] == KNOWN["casia-webface"].people
     assert casia["identities_per_party"] == 10_575 // 36
+
+
+def test_a_method_from_elsewhere_is_planned_as_what_it_is_made_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Own(METHODS["fedfr"]):  # type: ignore[misc]
+        summary: ClassVar[str] = "of a user's module"
+
+    METHODS.register("own")(Own)
+    monkeypatch.setitem(METHODS._items, "own", METHODS._items.pop("own"))
+    theirs, ours = (make_plan(load_recipe("smoke", {"method.name": name})) for name in ("own", "fedfr"))
+    assert theirs.pop("planned_as") == "fedfr"
+    assert "planned_as" not in ours
+    assert theirs | {"method": "fedfr"} == ours

@@ -43,6 +43,7 @@ TOP = {
     "scoring",
     "verdict",
     "studies",
+    "work",
 }
 
 MAY_IMPORT = {

@@ -36,6 +36,8 @@ def plan_command(
     model, totals = plan["backbone"], plan["totals"]
     print(f"{plan['recipe']}: {plan['method']} over {plan['parties']} parties, {plan['rounds']} rounds")
     print(f"backbone {model['name']}: {model['parameters']:,} parameters, {model['travelling']:,} travel\n")
+    if "planned_as" in plan:
+        print(f"planned as {plan['planned_as']}: what {plan['method']} computes besides is not known\n")
     rows = [[row["phase"], row["direction"], row["group"], row["how"], size(row["bytes"])] for row in plan["wire"]]
     show_table(["phase", "direction", "group", "how", "bytes per party"], rows)
     crossing = f"{size(totals['down'])} down, {size(totals['up'])} up"

@@ -118,9 +118,9 @@ class Assembly:
         """Local steps of a party in a training phase."""
         return max(1, self._owner[phase.name].local_steps(joined))
 
-    def forward_images(self, phase: Phase, role: str, own: float, public: float) -> float:
-        """Images that a party runs forward in an exchange besides training; for plans."""
-        return self._owner[phase.name].forward_images(phase, role, own, public)
+    def owner(self, phase: Phase) -> Component:
+        """The component that brings a phase."""
+        return self._owner[phase.name]
 
     def expect(self, phase: Phase, server: State, party: str, parcel: Parcel, context: Context) -> dict[str, Layout]:
         """Shapes and dtypes of an answer's groups."""

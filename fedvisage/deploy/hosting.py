@@ -79,6 +79,9 @@ def open_hosting(on: Path | None, recipe: Recipe, run: Path) -> Hosting | None:
         raise FedVisageError(f"{run} was begun with its parties elsewhere: go on {how}")
     if on is None:
         return None
+    if recipe.federation.together > 1:
+        asked = f"federation.together = {recipe.federation.together}"
+        raise FedVisageError(f"{asked} computes parties of one process at once, which hosts are not: set it to 1")
     require_nvflare()
     check_main(recipe, "the parties' hosts")
     deployment = open_deployment(on)

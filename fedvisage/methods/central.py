@@ -111,10 +111,6 @@ class Central(FedAvg):
         losses = party.state.pop(LOSSES, {}).items()
         return answer.more(**{loss_of_domain(domain): total / count for domain, (total, count) in losses if count})
 
-    def trained_images(self, own: float, public: float) -> float:
-        """With the public ones where asked for."""
-        return own + public if self.public == "all" else own
-
     def _public_embeddings(self, party: Party) -> Tensor:
         public = _public(party)
         if self.starts_at_mean:

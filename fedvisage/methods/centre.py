@@ -53,10 +53,6 @@ class FitCentres(Component):
             ),
         )
 
-    def forward_images(self, phase: Phase, role: str, own: float, public: float) -> float:
-        """Each image and its mirror image."""
-        return 2 * own
-
     def plan_centre(self, server: State, cohort: Sequence[str], context: Context) -> dict[str, Parcel]:
         """The final model."""
         return broadcast(server, (BACKBONE, BUFFERS), cohort)

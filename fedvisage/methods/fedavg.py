@@ -87,10 +87,6 @@ class FedAvg(Method):
         """Whether parties need the start model to make their first class embeddings."""
         return self.embeddings_start == "mean" and self.classifier == "private"
 
-    def forward_images(self, phase: Phase, role: str, own: float, public: float) -> float:
-        """Whoever joins embeds its images once where class embeddings start at their means."""
-        return own if phase.name == "join" and self.starts_at_mean else 0.0
-
     def plan_join(self, server: State, cohort: Sequence[str], context: Context) -> dict[str, Parcel]:
         """The start model, where the first class embeddings are means of its embeddings."""
         return broadcast(server, (BACKBONE, BUFFERS) if self.starts_at_mean else (), cohort)

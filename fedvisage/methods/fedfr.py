@@ -90,17 +90,6 @@ class FedFR(FedAvg):
         """Unless a second stage goes on with them where no server can reach."""
         return super().keeps_class_embeddings and self.second_stage == "none"
 
-    def trained_images(self, own: float, public: float) -> float:
-        """With all public images, where no hard negatives are chosen; how many those would be is not known."""
-        return own + public if self.public == "all" else own
-
-    def forward_images(self, phase: Phase, role: str, own: float, public: float) -> float:
-        """Hard negatives look at everybody; the contrastive term runs two more networks on every training image."""
-        if not phase.trains:
-            return super().forward_images(phase, role, own, public)
-        looked_at = own + public if self.public == "hard" else 0.0
-        return looked_at + (2 * own * (self.training.local_epochs or 1) if self.contrastive else 0.0)
-
     def phases(self) -> tuple[Phase, ...]:
         """As in FedAvg, with public class embeddings both ways; and the second stage, if any."""
         join, train = super().phases()

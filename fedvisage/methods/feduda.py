@@ -110,12 +110,6 @@ class FedUDA(FedAvg):
             return super().join(party, parcel)
         return party.answer(samples=len(party.faces.train))
 
-    def forward_images(self, phase: Phase, role: str, own: float, public: float) -> float:
-        """A target joins with nothing; to be labelled it embeds each image and its mirror, then once more for means."""
-        if role == SOURCE:
-            return super().forward_images(phase, role, own, public)
-        return own * (2 + self.starts_at_mean) if phase.name in ("label", "relabel") else 0.0
-
     def plan_pretrain(self, server: State, cohort: Sequence[str], context: Context) -> dict[str, Parcel]:
         """The model so far, to the source."""
         return broadcast(server, (BACKBONE, BUFFERS), cohort)

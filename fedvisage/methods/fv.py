@@ -112,10 +112,6 @@ class FederatedValidation(Weighting):
         scoring |= {"reports": (), "may_report": ("score",)}
         return enrol, validate, Phase("survey", every=self.map_every, repeats=grid, **scoring)  # type: ignore[arg-type]
 
-    def forward_images(self, phase: Phase, role: str, own: float, public: float) -> float:
-        """A candidate embeds each image of the pairs once: two a pair, or all there are."""
-        return min(2 * self.pairs, own) if phase.name in ("validate", "survey") else 0.0
-
     def weight(self, server: State, party: str, joined: Joined, statistics: Mapping[str, float]) -> float:
         """The trainer's present weight; validators count the same."""
         weights: Mapping[str, float] = server[FV]["weights"]

@@ -43,9 +43,9 @@ from fedvisage.losses import (
     party_cosines,
     spreadout_gradient,
 )
-from fedvisage.losses._regularisers import BUFFER, ROWS, numbered, to_unit_
+from fedvisage.losses._regularisers import ROWS, numbered, to_unit_
 from fedvisage.losses.correction import CorrectionForm
-from fedvisage.losses.spreadout import SpreadoutDistance, tile
+from fedvisage.losses.spreadout import SpreadoutDistance
 
 
 class Separation(Regulariser):
@@ -75,10 +75,6 @@ class Separation(Regulariser):
         """The regulariser before the step, and the class embeddings (C, d) after it."""
         value, gradient = self.regulariser(embeddings, owner, identity)
         return value, torch.add(embeddings, gradient, alpha=-self.strength * rate, out=gradient)
-
-    def server_cost(self, classes: int, size: int) -> Mapping[str, float]:
-        """Two matrix products over all pairs of classes; embeddings, gradient, the step's result and one block."""
-        return {"operations": 4.0 * classes**2 * size, "memory": 4.0 * (4 * classes * size + BUFFER)}
 
     def phases(self) -> tuple[Phase, ...]:
         """Where people may be at several parties: who is where, once."""
@@ -198,10 +194,6 @@ class Cosine(Separation):
     reduction: Literal["mean", "sum"] = "mean"
     """Over all people, or the paper's sum, which grows without bound from λη = 2 / people on."""
 
-    def server_cost(self, classes: int, size: int) -> Mapping[str, float]:
-        """Sums over all classes."""
-        return {"operations": 4.0 * classes * size, "memory": 16.0 * classes * size}
-
     def regulariser(self, embeddings: Tensor, owner: Tensor, identity: Tensor | None) -> ValueAndGradient:
         """All inner products across parties; a person is moved by the others' sum, or by that over all people."""
         found = cosine_regulariser_gradient(embeddings, owner, identity, normalised=self.normalised)
@@ -250,11 +242,6 @@ class Spreadout(Separation):
         if self.nearest is not None and READINGS[self.reading].reduction != "sum":
             raise ValueError(f"nearest goes with readings that take a sum, not with '{self.reading}'")
         return self
-
-    def server_cost(self, classes: int, size: int) -> Mapping[str, float]:
-        """As of the others, with one square of pairs at a time."""
-        cost = super().server_cost(classes, size)
-        return {**cost, "memory": 4.0 * (4 * classes * size + tile(classes, size) ** 2)}
 
     def regulariser(self, embeddings: Tensor, owner: Tensor, identity: Tensor | None) -> ValueAndGradient:
         """The squared hinge over all ordered pairs of people; who is at several parties counts once."""

@@ -12,9 +12,10 @@ import torch
 from small import FACES, Ran, close, federate, network
 
 from fedvisage.build import resolve
-from fedvisage.config import Recipe, Training
+from fedvisage.config import Recipe, Training, load_recipe
 from fedvisage.core.errors import FedVisageError
 from fedvisage.core.parcel import BACKBONE, PRIVATE_EMBEDDINGS
+from fedvisage.deploy.hosting import open_hosting
 from fedvisage.faces.faceset import ArrayImages, FaceSet
 from fedvisage.faces.partition import Partition, Share
 from fedvisage.methods.fedavg import FedPE
@@ -145,3 +146,9 @@ def test_a_network_without_batchnorm_needs_no_fixed_statistics() -> None:
         "backbone": {"name": "sphere-20"},
     }
     assert resolve(Recipe.model_validate(table)).federation.together == 8
+
+
+def test_hosts_refuse_what_they_cannot_do(tmp_path: Path) -> None:
+    recipe = load_recipe("smoke", {"federation.together": 8})
+    with pytest.raises(FedVisageError, match=r"federation\.together = 8 computes parties of one process at once"):
+        open_hosting(tmp_path, recipe, tmp_path / "run")
