@@ -13,6 +13,7 @@ from fedvisage.core.errors import FedVisageError
 from fedvisage.core.method import METHODS, REGULARISERS, WEIGHTINGS
 from fedvisage.core.plugins import package_of
 from fedvisage.core.registry import Registry
+from fedvisage.core.rule import RULES
 from fedvisage.losses import LOSSES
 from fedvisage.models import BACKBONES
 from fedvisage.training import OPTIMISERS, SCHEDULES
@@ -29,6 +30,7 @@ def parts_used(recipe: Recipe) -> Iterator[tuple[Registry[Any], str]]:
         yield REGULARISERS, METHODS[name].default_regulariser
     yield WEIGHTINGS, recipe.weighting.get("name", "")
     yield REGULARISERS, recipe.regulariser.get("name", "")
+    yield RULES, recipe.aggregation["name"]
     yield BACKBONES, recipe.backbone.name
     for work in (recipe.training, recipe.pretrain):
         yield LOSSES, work.loss
