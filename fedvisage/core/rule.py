@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal, Protocol
 
-import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -70,8 +69,10 @@ def rule_of(components: Sequence[Component]) -> Rule:
 
 
 def middle(block: Block, cut: int) -> Block:
-    """The values of every column (n, m) without the `cut` smallest and largest, in order."""
+    """The values of every column (n, m) without the `cut` smallest and largest, in order; the block is overwritten."""
     last = len(block) - cut - 1
-    kept = np.partition(block, sorted({cut, last}), axis=0)[cut : last + 1]
-    kept.sort(axis=0)
+    block.partition(sorted({cut, last}), axis=0)
+    kept = block[cut : last + 1]
+    if len(kept) > 2:
+        kept.sort(axis=0)
     return kept

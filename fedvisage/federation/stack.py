@@ -15,7 +15,7 @@ from fedvisage.core.parcel import Tensors
 from fedvisage.core.rule import Block
 
 NOTHING = torch.empty(0)
-BLOCK_BYTES = 32 << 20
+BLOCK_BYTES = 8 << 20
 """Of all vectors together that are in memory at a time."""
 
 
@@ -62,8 +62,12 @@ class Stack:
 
     def block(self, start: int, stop: int) -> Block:
         """See `core.rule.Vectors`."""
-        place, count = start * self.kind.itemsize, stop - start
-        return np.stack([np.fromfile(self._files[party], self.kind, count, offset=place) for party in self._order])
+        found = np.empty((len(self), stop - start), self.kind)
+        for row, party in zip(found, self._order, strict=True):
+            with self._files[party].open("rb", buffering=0) as file:
+                file.seek(start * self.kind.itemsize)
+                file.readinto(memoryview(row).cast("B"))
+        return found
 
     def by_coordinate(self, reduce: Callable[[Block], Block]) -> Tensor:
         """See `core.rule.Vectors`."""
