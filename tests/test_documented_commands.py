@@ -38,7 +38,8 @@ SHORTER = re.compile(r"the tests add `(?P<rest>[^`]*)`")
 """In the line above commands that would take long: what makes them short."""
 FEW_PEOPLE = (
     "--fresh --set seed=1 --set faces.seed=1 --set faces.size=32 --set faces.identities=40"
-    " --set faces.images_per_identity=4 --set partition.test=20 --set partition.identities_per_party=4"
+    " --set faces.images_per_identity=4 --set partition.test=20 --set partition.validation=0"
+    " --set partition.identities_per_party=4"
     " --set federation.rounds=1 --set evaluation.pairs=100"
 )
 ALSO_SHORTER = {
@@ -58,6 +59,7 @@ NOT_RUN = {
     "make smoke": "in `.ci/run`",
     "make demo": "three minutes; `make smoke` is the same in seconds",
     "make bench": "ten minutes; `.ci/run` has all of it with `--smoke`",
+    "python tests/freeze.py": "minutes on two commits; `tests/test_freeze.py` does the same with the committed table",
     "python -m benchmarks": "minutes; `.ci/run` has each of them with `--smoke`",
     "FEDVISAGE_CASES=20 .venv/bin/pytest": "`make test` has the same with fewer cases",
     "./start": "these scripts are started by `tests/nvflare`",
@@ -198,6 +200,8 @@ def test_every_command_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: p
     if page.stem in ("operators", "evaluation"):
         pytest.importorskip("nvflare")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])  # plug-ins of one page are not another's
+    monkeypatch.delitem(sys.modules, "my_parts", raising=False)
     if page.stem.lower() in INPUTS:
         INPUTS[page.stem.lower()](tmp_path)
     try:
@@ -208,6 +212,7 @@ def test_every_command_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: p
                 command = [sys.executable, *shown.arguments]
                 subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=os.environ | ONE_THREAD)
     finally:
+        sys.modules.pop("my_parts", None)
         if (tmp_path / "demo-federation").exists():
             CliRunner().invoke(app, DOWN)
 
@@ -223,6 +228,7 @@ LISTED: dict[str, list[str]] = {
     "cluster FILE": ["cluster faces.safetensors --faces faces --sheets sheets"],
     "report RUN": ["report runs/first"],
     "verify A B": ["verify photos/a.jpg photos/b.jpg"],
+    "centre MODEL": ["centre runs/first --data faces --name others --out centred.safetensors"],
     "export FILE": ["export model.safetensors --model runs/first"],
     "study": ["study list", "study plan fedgc/table-5"],
     "deploy, party": [

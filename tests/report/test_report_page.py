@@ -113,6 +113,7 @@ def test_what_crossed_is_summed_up(folder):
         "class_embeddings.public",
         "identity_tokens",
         "optimiser",
+        "centres",
         "personal",
     ]
     assert "Every answer that was asked for came and counted." in page.text

@@ -71,7 +71,7 @@ def same_path(work: Training, torch_has: Any, stretches: int = 1) -> bool:
     ("changes", "message"),
     [
         ({"training.schedule": "cosin"}, "unknown schedule 'cosin': did you mean 'cosine'"),
-        ({"training.schedule_options": {"warm": 2}}, "schedule 'constant' has no option 'warm': there are none"),
+        ({"training.schedule_options": {"warm": 2}}, "schedule 'cosine' has no option 'warm': there are none"),
         ({"training.schedule": "warm-up", "training.schedule_options": {"warm": "x"}}, "schedule 'warm-up' fails in"),
         ({"training.schedule": "warm-up", "training.schedule_options": {"warm": 0}}, "at least one round in 'warm'"),
         ({"training.schedule": "warm-up", "training.schedule_options": {"then": "stps"}}, "did you mean 'steps'"),
