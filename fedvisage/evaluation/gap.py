@@ -31,6 +31,8 @@ IMAGES = 20
 """Most images of a person that count towards the score."""
 RESAMPLES = 2000
 LEVEL = 0.95
+NORMAL = 1.96
+"""Standard errors from the middle of a normal interval of that level to its end."""
 ENOUGH = 30
 """People below which no verdict is given."""
 DIVISIBLE = 4
@@ -55,7 +57,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value with its 95% interval and its standard error."""
+    """A value with its 95% interval, and the standard error that a normal interval of that width has."""
 
     value: float
     low: float
@@ -171,7 +173,7 @@ def _estimate(differences: Floats, moved: Floats) -> Estimate:
 
 def _interval(value: float, drawn: Floats) -> Estimate:
     low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Estimate(value, float(low), float(high), float(drawn.std()))
+    return Estimate(value, float(low), float(high), float(high - low) / (2 * NORMAL))
 
 
 def _verdict(gain: Estimate, people: int) -> tuple[Verdict, int | None]:

@@ -7,15 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedvisage.evaluation.gap import CENTRED, RAW
+from fedvisage.evaluation.gap import CENTRED, NORMAL, RAW
 from fedvisage.evaluation.influence import unpacked
 from fedvisage.report import charts
 from fedvisage.report.folder import RunFiles
 from fedvisage.report.results import Figure
 from fedvisage.report.words import Model, number, percent
-
-HALF = 1.96
-"""Standard errors from the middle of a 95% interval to its end."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +67,7 @@ def answer_table(run: RunFiles, models: Sequence[Model]) -> AnswerTable | None:
             )
         )
         dots.append(
-            charts.Dot(model.label, model.tone, tested[variant], HALF * math.sqrt(float(influence @ influence)))
+            charts.Dot(model.label, model.tone, tested[variant], NORMAL * math.sqrt(float(influence @ influence)))
         )
     said = "; ".join(f"{dot.label} {percent(dot.value, 1)}" for dot in dots)
     svg = charts.dot_chart(dots, "TAR at FAR 0.01", f"Scores that count. {said}.", 0.01)
