@@ -12,37 +12,37 @@ State is plain data (see `codec.State`): checkpoints, the wire, resume and audit
 A whole method, and one round of it as the core calls it. Each party moves the model by its number of images; the
 server takes what the core has averaged:
 
->>> import torch
->>> from torch import nn
->>> from fedvisage.core.assembly import Assembly
->>> from fedvisage.core.sealing import lend
->>> class Drift(Method):
-...     def phases(self):
-...         groups = {BACKBONE: "all"}, {BACKBONE: "weighted_sum"}
-...         return (Phase("train", "round", down=groups[0], up=groups[1], reports=("samples",), trains=True),)
-...     def plan_train(self, server, cohort, context):
-...         return broadcast(server, (BACKBONE,), cohort)
-...     def train(self, party, parcel):
-...         model = party.load(parcel)
-...         model.weight.data += len(party.faces.train)
-...         return party.answer(BACKBONE, samples=len(party.faces.train))
-...     def absorb_train(self, server, result, context):
-...         return server | result.reduced
->>> weights = Weights(nn.Linear(1, 1, bias=False))
->>> context = Context(Streams(1), 1, 1, {}, {BACKBONE: {"weight": torch.zeros(1, 1)}, BUFFERS: {}}, 1)
->>> drift = Assembly([Drift()])
->>> server, phase = drift.start(context), drift.phases["train"]
->>> answers = {}
->>> for name, parcel in drift.plan(phase, server, ["ann", "bob"], context).items():
-...     faces = type("Faces", (), {"train": [0, 1, 2] if name == "ann" else [3]})
-...     party = Party(name, TRAINER, 1, faces, {}, weights, Streams(1, name))
-...     answers[name] = drift.local(phase, party, lend(parcel))
->>> [(name, float(answer[BACKBONE]["weight"])) for name, answer in answers.items()]
-[('ann', 3.0), ('bob', 1.0)]
->>> mean = {BACKBONE: {"weight": sum(answer[BACKBONE]["weight"] for answer in answers.values()) / 2}}
->>> result = Result(mean, {}, {}, {"ann": 0.5, "bob": 0.5}, {})
->>> float(drift.absorb(phase, server, result, context)[BACKBONE]["weight"])
-2.0
+    >>> import torch
+    >>> from torch import nn
+    >>> from fedvisage.core.assembly import Assembly
+    >>> from fedvisage.core.sealing import lend
+    >>> class Drift(Method):
+    ...     def phases(self):
+    ...         groups = {BACKBONE: "all"}, {BACKBONE: "weighted_sum"}
+    ...         return (Phase("train", "round", down=groups[0], up=groups[1], reports=("samples",), trains=True),)
+    ...     def plan_train(self, server, cohort, context):
+    ...         return broadcast(server, (BACKBONE,), cohort)
+    ...     def train(self, party, parcel):
+    ...         model = party.load(parcel)
+    ...         model.weight.data += len(party.faces.train)
+    ...         return party.answer(BACKBONE, samples=len(party.faces.train))
+    ...     def absorb_train(self, server, result, context):
+    ...         return server | result.reduced
+    >>> weights = Weights(nn.Linear(1, 1, bias=False))
+    >>> context = Context(Streams(1), 1, 1, {}, {BACKBONE: {"weight": torch.zeros(1, 1)}, BUFFERS: {}}, 1)
+    >>> drift = Assembly([Drift()])
+    >>> server, phase = drift.start(context), drift.phases["train"]
+    >>> answers = {}
+    >>> for name, parcel in drift.plan(phase, server, ["ann", "bob"], context).items():
+    ...     faces = type("Faces", (), {"train": [0, 1, 2] if name == "ann" else [3]})
+    ...     party = Party(name, TRAINER, 1, faces, {}, weights, Streams(1, name))
+    ...     answers[name] = drift.local(phase, party, lend(parcel))
+    >>> [(name, float(answer[BACKBONE]["weight"])) for name, answer in answers.items()]
+    [('ann', 3.0), ('bob', 1.0)]
+    >>> mean = {BACKBONE: {"weight": sum(answer[BACKBONE]["weight"] for answer in answers.values()) / 2}}
+    >>> result = Result(mean, {}, {}, {"ann": 0.5, "bob": 0.5}, {})
+    >>> float(drift.absorb(phase, server, result, context)[BACKBONE]["weight"])
+    2.0
 """
 
 from __future__ import annotations
