@@ -11,7 +11,6 @@ import pytest
 import torch
 from drawn_photos import ANN, ANN_AGAIN, draw
 
-from fedvisage.cli import main
 from fedvisage.core.errors import FedVisageError
 from fedvisage.faces.align import Detector, aligned, read_photo
 from fedvisage.faces.faceset import Faces, FaceSet, open_faceset, write_faceset
@@ -20,18 +19,6 @@ from fedvisage.models import MODEL_FILES, create_backbone, load_model, open_mode
 from fedvisage.training import fit_centre
 
 PEOPLE = 22
-
-
-@pytest.fixture
-def fedvisage(monkeypatch, capsys):  # type: ignore[no-untyped-def]
-    def call(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["fedvisage", *map(str, words)])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        out, err = capsys.readouterr()
-        return int(stop.value.code or 0), out, err
-
-    return call
 
 
 def write_people(folder: Path, count: int, size: int, seed: int) -> Path:

@@ -10,22 +10,9 @@ import pytest
 from PIL import Image
 from safetensors.numpy import load_file, save_file
 
-from fedvisage.cli import main
 from fedvisage.clustering import c_finch, dbscan, finch, pairwise
 from fedvisage.faces.faceset import ArrayImages, FaceSet, write_faceset
 from fedvisage.methods.feduda import FedUDA
-
-
-@pytest.fixture
-def fedvisage(monkeypatch, capsys):  # type: ignore[no-untyped-def]
-    def call(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["fedvisage", *map(str, words)])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        out, err = capsys.readouterr()
-        return int(stop.value.code or 0), out, err
-
-    return call
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ import torch
 from drawn_photos import ANN, ANN_AGAIN, BOB, draw
 from PIL import Image
 
-from fedvisage.cli import main
 from fedvisage.core.errors import FedVisageError
 from fedvisage.evaluation.verification import cosines
 from fedvisage.faces.faceset import ArrayImages, FaceSet, write_faceset
@@ -31,18 +30,6 @@ PHOTOS = DATA / "lfw-photos-dev"
 def size_of(path: Path) -> tuple[int, int]:
     with Image.open(path) as image:
         return image.size
-
-
-@pytest.fixture
-def fedvisage(monkeypatch, capsys):  # type: ignore[no-untyped-def]
-    def call(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["fedvisage", *map(str, words)])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        out, err = capsys.readouterr()
-        return int(stop.value.code or 0), out, err
-
-    return call
 
 
 @pytest.fixture(scope="module")

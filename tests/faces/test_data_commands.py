@@ -11,22 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedvisage.cli import main
 from fedvisage.faces.decoding import encode
 from fedvisage.faces.inspection import bars, histogram
 from fedvisage.faces.partition import Partition
-
-
-@pytest.fixture
-def fedvisage(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    def call(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["fedvisage", *map(str, words)])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        out, err = capsys.readouterr()
-        return int(stop.value.code or 0), out, err
-
-    return call
 
 
 def height_of(path: Path) -> int:

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import fedvisage as fv
-from fedvisage.cli import main
 from fedvisage.evaluation import macro_average, personal_protocol
 from fedvisage.faces.decoding import encode
 from fedvisage.faces.faceset import open_faceset
@@ -33,18 +32,6 @@ TINY = {
     "evaluation.pairs": 40,
     "evaluation.fars": [0.1],
 }
-
-
-@pytest.fixture
-def fedvisage(monkeypatch, capsys):
-    def call(*words: object):
-        monkeypatch.setattr("sys.argv", ["fedvisage", *map(str, words)])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        out, err = capsys.readouterr()
-        return int(stop.value.code or 0), out, err
-
-    return call
 
 
 @pytest.fixture(scope="module")
